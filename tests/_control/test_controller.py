@@ -1,7 +1,7 @@
 """The loop, with the fake engine: what is written, what is told, what happens to an observer that raises."""
 
 import os
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec
 import pytest
@@ -10,6 +10,7 @@ from _control.controller_runs import RecordingObserver, drive
 from paceline._control.events import CommitFailed, Committed, HangCleared, HangSuspected, StopRequested, Timestamp
 from paceline._control.extensions import CapacityWatch, Extension, HangWatch, TaskDispatch
 from paceline._control.run import BackingOff, Finished
+from paceline._control.storage_thread import DeletionThread
 from paceline._control.worker_sync import TaskQueue
 from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
@@ -56,6 +57,20 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
     assert run.phase == Finished("complete")
     assert {type(message).__name__ for message in answers_by_rank.values()} == {"CheckpointRefused"}
     assert run.checkpoints == ()
+
+
+def test_deletions_are_told_when_a_rank_writes_a_checkpoint(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(DeletionThread, "set_saving", lambda self, is_saving: told.append(is_saving))
+
+    def worker(begin):
+        yield reported(begin, 1, "checkpoint_000001")
+        yield None
+        yield CheckpointStaged(begin.attempt, 1, StagedFiles(begin.rank, ()))
+        yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+    drive(tmp_path, worker, size=1)
+    assert [is_saving for is_saving, _ in groupby(told)] == [False, True, False]
 
 
 def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplog):

@@ -63,8 +63,16 @@ def layout(failed_run, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda fd: None)
+def synced(monkeypatch):
+    """The inodes that were synced; without waiting for the disk."""
+    synced = set()
+    monkeypatch.setattr("os.fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
+    return synced
+
+
+def is_synced(layout, name, synced):
+    directory = layout.checkpoint(name)
+    return all(path.stat().st_ino in synced for path in (layout.root, directory, directory / ".manifest.json"))
 
 
 def recover(layout):
@@ -96,7 +104,9 @@ def test_a_journal_cut_at_any_line_or_within_one_gives_back_every_checkpoint(lay
         assert read_run(layout).latest.seq == 5, "a reader sees the same"
 
 
-def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout, tmp_path):
+def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout, tmp_path, synced):
+    layout.journal.unlink()
+    assert all(is_synced(layout, record.name, synced) for record in recover(layout).run.checkpoints)
     layout.journal.unlink()
     result = DataParallelTrainer(
         count(7), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
@@ -197,7 +207,8 @@ def test_a_commit_that_cannot_be_finished_does_not_keep_the_later_ones_from_it()
 
     asked = [SimpleNamespace(record=record, parts=()) for record in (1, 2)]
     replay = SimpleNamespace(run=SimpleNamespace(size=2), unanswered_commits=lambda: asked)
-    _finish_commits(SimpleNamespace(commit=finish), replay, 0.0, UNFENCED)
+    store = SimpleNamespace(commit=finish, remove_replaced=lambda record, fence: None)
+    _finish_commits(store, replay, 0.0, UNFENCED)
     assert finished == [2]
 
 
@@ -270,13 +281,14 @@ def taken_over(layout):
 
 @pytest.mark.parametrize(("lease", "counts"), [(0, True), (6, False), (7, True), (8, True)])
 def test_a_checkpoint_that_the_journal_does_not_tell_of_counts_unless_its_driver_had_been_followed(
-    taken_over, lease, counts
+    taken_over, lease, counts, synced
 ):
     copy_checkpoint(taken_over, 6, lease=lease)
     assert (read_run(taken_over).latest.seq == 6) == counts, "for a reader"
     assert (recover(taken_over).run.latest.seq == 6) == counts, "for the next driver"
     assert ("checkpoint_000006" in on_disk(taken_over)) == counts
     assert "checkpoint_000005" in on_disk(taken_over) or counts
+    assert not counts or is_synced(taken_over, "checkpoint_000006", synced), "its driver may have died before"
 
 
 def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(taken_over):

@@ -39,7 +39,7 @@ def without_waiting_for_the_disk(monkeypatch):
 class Halting(LocalFiles):
     """Calls `halt` before the act of a number, of those that change files."""
 
-    ACTS = frozenset({"make_dir", "write", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree"})
+    ACTS = frozenset({"make_dir", "write", "copy", "seal", "rename", "sync_dir", "sync_file", "remove", "remove_tree"})
 
     def __init__(self, at, halt):
         self.left = at

@@ -13,7 +13,7 @@ from paceline._worker.upload import Directory, InPlace, State, Uploader
 
 KINDS = ("state", "copied", "moved", "in place")
 NUM_BYTES = 200
-CALLS = ("make_dir", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
+CALLS = ("make_dir", "write", "write_parts", "copy", "seal", "rename", "sync_dir", "sync_file", "remove", "remove_tree")
 
 
 class Lost:
@@ -35,10 +35,10 @@ class HookedFiles(LocalFiles):
 
 
 def _hook(name):
-    def method(self, *args):
+    def method(self, *args, **kwargs):
         self.before(name, args)
         try:
-            return getattr(LocalFiles, name)(self, *args)
+            return getattr(LocalFiles, name)(self, *args, **kwargs)
         finally:
             self.after()
 
@@ -69,21 +69,29 @@ def write_source(kind, layout, uploader, name, rank, text):
 def save(files, layout, kind, seq, name, ranks=(0, 1)):
     """Stage on both ranks and commit on the driver, as in a run; return the error that prevented it, if any."""
     record = CheckpointRecord(seq, name, 1, msgspec.Raw(b'{"loss":1.0}'))
-    parts = []
-    for rank in ranks:
-        uploader = Uploader(files, DiskRunStore(files, layout), 1, rank)
-        try:
-            parts.append(uploader.upload(seq, name, write_source(kind, layout, uploader, name, rank, f"text {seq}")))
-        except OSError as error:
-            for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
-                Uploader(files, DiskRunStore(files, layout), 1, other).discard(seq)
-            return error
+    try:
+        parts = stage(files, layout, kind, seq, name, ranks)
+    except OSError as error:
+        return error
     try:
         commit.commit_checkpoint(files, layout, record, parts, world_size=2, created_at=0.0)
     except OSError as error:
         commit.discard_staged(files, layout, record)
         return error
     return None
+
+
+def stage(files, layout, kind, seq, name, ranks):
+    parts = []
+    for rank in ranks:
+        uploader = Uploader(files, DiskRunStore(files, layout), 1, rank)
+        try:
+            parts.append(uploader.upload(seq, name, write_source(kind, layout, uploader, name, rank, f"text {seq}")))
+        except OSError:
+            for other in set(ranks) - {rank}:  # It clears up after itself; the others when they are told.
+                Uploader(files, DiskRunStore(files, layout), 1, other).discard(seq)
+            raise
+    return parts
 
 
 def list_committed(layout):

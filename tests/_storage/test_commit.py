@@ -31,8 +31,8 @@ def crash_at(num_calls):
         left -= 1
         if left >= 0:
             return
-        if name == "write_parts":
-            data = b"".join(args[1])
+        if name in ("write", "write_parts"):
+            data = args[1] if name == "write" else b"".join(args[1])
             args[0].write_bytes(data[: len(data) // 2])
         elif name == "copy":
             args[1].write_bytes(args[0].read_bytes()[:1])

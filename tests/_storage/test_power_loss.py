@@ -9,23 +9,25 @@ moment the states that a power cut can leave are built as real directories:
 - every name, and of the bytes some pieces in any order, with zeros between them (a file written directly, whose space
   was allocated first);
 - the same, but what lies deeper in a checkpoint is as it is (one that writes directories when it likes);
+- the names as they are, but in a checkpoint only those that were synced, with or without its manifest;
 - the names as they were at some earlier moment since a directory was last synced (one that keeps them in order).
 
 In each of them a reader finds whole checkpoints only, and those that had been promised.
 """
 
+import itertools
 import os
 import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
-from saving import KINDS, HookedFiles, list_committed, save
+from saving import KINDS, HookedFiles, list_committed, save, stage
 
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._storage import commit, file_writer
 from paceline._storage.files import LocalFiles
-from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_layout import MANIFEST, RunLayout
 
 PIECE = file_writer.ALIGNMENT
 Names = dict[int, dict[str, int]]
@@ -84,8 +86,18 @@ class Platter:
             ),
             self._tree(top, now, keep="half"),
             self._tree(top, now, keep="pieces"),
+            self._tree(top, {**now, **self._synced_below(now, top)}, keep="none"),
+            self._tree(top, {**now, **self._synced_below(now, top, {MANIFEST})}, keep="none"),
         ]
         return states + [self._tree(top, names, keep="none") for names in self.earlier]
+
+    def _synced_below(self, now, top, early=frozenset()):
+        """The names in the directories of checkpoints that were synced, and those that are on the disk by chance."""
+        inside = [number for name, number in now[top].items() if not name.startswith(".") and number in now]
+        for number in inside:
+            inside += [below for below in now[number].values() if below in now]
+        chance = {number: {name: each for name, each in now[number].items() if name in early} for number in inside}
+        return {number: {**self.synced_names.get(number, {}), **chance[number]} for number in inside}
 
     def _tree(self, directory, names, keep):
         tree: Tree = {}
@@ -193,3 +205,45 @@ def test_after_a_power_cut_at_any_moment_every_promised_checkpoint_is_there_and_
         commit.delete_checkpoint(files, layout, CheckpointRecord(1, first, 1, msgspec.Raw(b"{}")))
         promises.check()
     assert promises.num_states > 20
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_commit_that_the_next_driver_completes_survives_a_power_cut_wherever_the_first_one_died(
+    tmp_path, monkeypatch, reused
+):
+    class Death(BaseException):
+        pass
+
+    first, second = ("best", "best") if reused else ("first", "second")
+    for number in itertools.count():
+        layout = RunLayout(tmp_path / str(number) / "run")
+        layout.root.mkdir(parents=True)
+        platter = Platter(layout.root)
+        monkeypatch.setattr(os, "fsync", platter.synced)
+        promises = Promises(platter, tmp_path)
+        left = number
+
+        def die(*_):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Death
+
+        assert save(LocalFiles(), layout, "state", 1, first, (0,)) is None
+        parts = stage(LocalFiles(), layout, "state", 2, second, (0,))
+        record = CheckpointRecord(2, second, 1, msgspec.Raw(b"{}"))
+        try:
+            commit.commit_checkpoint(HookedFiles(die), layout, record, parts, world_size=2, created_at=0.0)
+        except Death:
+            commit.recover_commits(LocalFiles(), layout)
+            commit.commit_checkpoint(LocalFiles(), layout, record, parts, world_size=2, created_at=0.0)
+        promises.must = {first: 1} | {second: 2}
+        promises.check()
+        if not reused:
+            promises.may, promises.must = {first: 1}, {second: 2}
+            commit.delete_checkpoint(LocalFiles(), layout, CheckpointRecord(1, first, 1, msgspec.Raw(b"{}")))
+            promises.check()
+        platter.close()
+        if left >= 0:
+            break
+    assert number > 5, "the commit did not get to where its driver dies"

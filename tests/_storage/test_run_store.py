@@ -55,7 +55,9 @@ def stage(run_store, record, texts_of_ranks):
 
 def save(run_store, record, texts_of_ranks=None):
     parts = stage(run_store, record, texts_of_ranks or {0: {"model": str(record.seq)}})
-    return run_store.commit(record, parts, world_size=len(parts), created_at=5.0)
+    differing = run_store.commit(record, parts, world_size=len(parts), created_at=5.0)
+    run_store.remove_replaced(record)
+    return differing
 
 
 def list_committed(run_store):

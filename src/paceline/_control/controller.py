@@ -23,7 +23,7 @@ from paceline._control.journal_snapshot import EventHistory, MakeOutline, Snapsh
 from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import next_deadline, next_resize, step, step_reports
-from paceline._control.storage_thread import CheckpointWork, StorageThread
+from paceline._control.storage_thread import CheckpointWork, DeletionThread, StorageThread
 from paceline._control.worker_sync import Barriers
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import RunHeldError
@@ -89,7 +89,8 @@ class Controller:
         self._history = EventHistory(recovered.history, recovered.last_rank_0_report)
         self._snapshot_file = SnapshotFile(store.layout, recovered.journal.length, make_outline)
         self._storage_thread = StorageThread(engine.wake)
-        self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock)
+        self._deletion_thread = DeletionThread(self._storage_thread.add_error)
+        self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock, self._deletion_thread)
         for extension in self._extensions:
             extension.attach(self)
         self._event_listeners = tuple(each for each in extensions if type(each).on_event is not Extension.on_event)
@@ -131,6 +132,7 @@ class Controller:
                 self._call(extension, extension.on_run_ended)
         finally:
             self._storage_thread.close()
+            self._deletion_thread.close()
         # Not reached if the loop raised, as when the journal's disk is full: the first error is the one to report, and
         # the next driver finds the storage thread's work on storage.
         self._fence.raise_if_lost()
@@ -335,6 +337,7 @@ class Controller:
             effective.append((event, after))
             pending += more
         self._journal.flush()
+        self._deletion_thread.set_saving(self.run.is_saving)
         for event, _ in reversed(effective):
             if type(event) is Reported and event.rank == 0:
                 self._history.last_rank_0_report = event
@@ -375,7 +378,7 @@ class Controller:
                 size = self.run.size
                 self._storage_thread.submit(lambda: self._checkpoints.commit(command, size))
             case commands.DeleteCheckpoint(record=record):
-                self._storage_thread.submit(lambda: self._checkpoints.delete(record))
+                self._checkpoints.delete(record)
             case commands.Broadcast(message=message):
                 self.broadcast(message)
                 if isinstance(message, messages.CheckpointCommitted):

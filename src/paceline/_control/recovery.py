@@ -176,7 +176,7 @@ def _complete_recovery(
             journal_file.append(event)
             history.add(event)
 
-    if not replay.num_events:
+    if is_lost := not replay.num_events:
         for event in rebuild_events(store):
             if isinstance(event, events.Timestamp):
                 journal_file.append(event)
@@ -185,6 +185,9 @@ def _complete_recovery(
         add_event(event)
     _finish_commits(store, replay, wall, fence)
     survey = survey_checkpoints(store, replay)
+    # A driver that died after the rename of a commit may not have synced it. What it replaces is deleted below.
+    for record in (*survey.records, *(replay.run.checkpoints if is_lost else ())):
+        store.sync_checkpoint(record)
     for record in replay.run.checkpoints:
         if record.seq in survey.missing:
             log.warning("%s was committed, but it or its manifest is missing", store.locate_checkpoint(record)[0])
@@ -386,6 +389,7 @@ def _finish_commits(store: RunStore, replay: RunReplay, wall: float, fence: Fenc
     for command in replay.unanswered_commits():
         try:
             store.commit(command.record, command.parts, world_size=replay.run.size, created_at=wall, fence=fence)
+            store.remove_replaced(command.record, fence)
         except RunHeldError:
             raise
         except OSError:

@@ -314,6 +314,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return self.checkpoints[-1] if self.checkpoints else None
 
     @property
+    def is_saving(self) -> bool:
+        """Whether a rank is writing a checkpoint."""
+        return isinstance(self.phase, Running) and any(pending.unstaged for pending in self.phase.pending)
+
+    @property
     def is_trained(self) -> bool:
         """Whether training is complete, though checkpoints may still be validated."""
         phase = self.phase

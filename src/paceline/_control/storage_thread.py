@@ -1,15 +1,17 @@
-"""Storage work that may block: one thread for it, checkpoints, and the stacks and profiles requested as files.
+"""Storage work that may block: its threads, checkpoints, and the stacks and profiles requested as files.
 
-Commits, verifications, deletions and files are done in order of submission. Each piece of work returns an event, which
-the controller handles together with the engine's events.
+Commits, verifications and files are done in order of submission, by one thread. Each piece of work returns an event,
+which the controller handles together with the engine's events. Deletions have a thread of their own, so no commit waits
+for one, and they leave the disk to a checkpoint that is being written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,6 +31,8 @@ from paceline._storage.run_store import RunStore
 log = logging.getLogger("paceline")
 
 LOG_TRIM_INTERVAL_S = 5.0
+_ROOM_CHECK_INTERVAL_S = 1.0
+"""While a deletion waits: somebody else may fill the disk."""
 
 Work = Callable[[], Event | None]
 
@@ -50,6 +54,11 @@ class StorageThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run_work, name="paceline-storage", daemon=True)
             self._thread.start()
+
+    def add_error(self, error: BaseException) -> None:
+        """Raise an error of another thread in `take_events`."""
+        self._results.append(error)
+        self._wake()
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call; raise the error of work that failed."""
@@ -78,17 +87,85 @@ class StorageThread:
                 self._wake()
 
 
-class CheckpointWork:
-    """What the storage thread does for a controller: verify, commit and delete checkpoints, sync the journal."""
+class DeletionThread:
+    """Deletes in order of submission. Started when something is to be deleted.
 
-    def __init__(self, store: RunStore, journal: Journal, fence: Fence, clock: Clock) -> None:
+    `pause` waits while a checkpoint is being written, since both need the disk. At most one deletion waits: with the
+    next one, and at the end, it goes on.
+    """
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error = on_error
+        # Protects what follows.
+        self._changed = threading.Condition()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._is_saving = False
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        with self._changed:
+            if self._is_closing:
+                return  # The next driver does it.
+            self._queue.append(work)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run_work, name="paceline-delete", daemon=True)
+                self._thread.start()
+
+    def set_saving(self, is_saving: bool) -> None:
+        """Say whether a checkpoint is being written."""
+        if is_saving != self._is_saving:
+            with self._changed:
+                self._is_saving = is_saving
+                self._changed.notify_all()
+
+    def pause(self, has_room: Callable[[], bool]) -> None:
+        """Wait until no checkpoint is being written, or a reason not to wait."""
+        while self._is_saving and has_room():  # Not under the lock: a disk may not answer.
+            with self._changed:
+                if not self._is_saving or self._queue or self._is_closing:
+                    return
+                self._changed.wait(_ROOM_CHECK_INTERVAL_S)
+
+    def close(self) -> None:
+        """Finish the submitted work without pauses, then end the thread."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run_work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._is_closing)
+                if not self._queue:
+                    return
+                work = self._queue.popleft()
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised by the controller
+                self._on_error(error)
+
+
+class CheckpointWork:
+    """What is done with checkpoints for a controller: verify, commit and delete them, sync the journal."""
+
+    def __init__(
+        self, store: RunStore, journal: Journal, fence: Fence, clock: Clock, deletions: DeletionThread
+    ) -> None:
         self._store = store
         self._journal = journal
         self._fence = fence
         self._clock = clock
+        self._deletions = deletions
         self.is_held: Callable[[CheckpointRecord], bool] = lambda record: False
         """Whether somebody still reads a checkpoint, so that its deletion has to wait."""
         self._deferred_deletions: list[CheckpointRecord] = []
+        self._names_changed = threading.Condition()
+        """Protects the names of the checkpoints that are being committed or set aside: one thread at a time."""
+        self._names_in_use: set[str] = set()
         self._trimmed_at = clock.now()
         self._has_synced_names = False
 
@@ -100,8 +177,9 @@ class CheckpointWork:
             self._has_synced_names = True
 
     def sync_journal(self) -> None:
-        self.delete_deferred()
         self.sync_run()
+        if self._deferred_deletions:
+            self._deletions.submit(self.delete_deferred)
         if self._clock.now() - self._trimmed_at >= LOG_TRIM_INTERVAL_S:
             self._trimmed_at = self._clock.now()
             self._trim_logs()
@@ -127,13 +205,12 @@ class CheckpointWork:
         record = command.record
         if not self._has_synced_names:
             self.sync_run()  # Nothing is committed to a run that a power cut could take away.
-        # The name may be reused: then the directory holds the newer checkpoint.
-        self._deferred_deletions = [each for each in self._deferred_deletions if each.name != record.name]
         try:
             now = self._clock.wall()
-            differing = self._store.commit(
-                record, command.parts, world_size=world_size, created_at=now, fence=self._fence
-            )
+            with self._use_name(record.name):
+                differing = self._store.commit(
+                    record, command.parts, world_size=world_size, created_at=now, fence=self._fence
+                )
             # Check again before announcing it: a driver that takes over later finds the checkpoint.
             self._fence.check()
         except RunHeldError:
@@ -141,6 +218,10 @@ class CheckpointWork:
         except OSError as error:
             self._store.discard_staged(record, self._fence)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
+        if self._has_room(record):
+            self._deletions.submit(lambda: self._remove_replaced(record))
+        else:
+            self._remove_replaced(record)  # Before anybody writes the next one.
         if differing:
             text = "%s: ranks wrote different contents to %s; keeping those of the lowest rank"
             log.warning(text, record.name, ", ".join(differing))
@@ -153,22 +234,55 @@ class CheckpointWork:
             log.warning("cannot write the stacks to %s: %s", path, error)
 
     def delete(self, record: CheckpointRecord) -> None:
-        self._deferred_deletions.append(record)
-        self.delete_deferred()
+        """Delete a checkpoint in the background, once nobody reads it any more."""
+        self._deletions.submit(lambda: self._delete(record))
 
     def delete_deferred(self) -> None:
-        """Delete the checkpoints that nobody reads any more."""
+        """Delete the checkpoints that nobody reads any more. In the deletion thread, or once that has ended."""
         records, self._deferred_deletions = self._deferred_deletions, []
         for record in records:
-            if self.is_held(record):
-                self._deferred_deletions.append(record)
-                continue
-            try:
-                self._store.delete(record, self._fence)
-            except RunHeldError:
-                raise
-            except OSError as error:
-                log.warning("cannot delete %s: %s", record.name, error)
+            self._delete(record)
+
+    def _delete(self, record: CheckpointRecord) -> None:
+        if self.is_held(record):
+            self._deferred_deletions.append(record)
+            return
+        try:
+            with self._use_name(record.name):
+                is_set_aside = self._store.set_aside(record, self._fence)
+            if is_set_aside:
+                self._store.remove_deleted(record, self._fence, self._make_pause(record))
+        except RunHeldError:
+            raise
+        except OSError as error:
+            log.warning("cannot delete %s: %s", record.name, error)
+
+    def _remove_replaced(self, record: CheckpointRecord) -> None:
+        try:
+            self._store.remove_replaced(record, self._fence, self._make_pause(record))
+        except RunHeldError:
+            raise
+        except OSError as error:
+            log.warning("cannot remove what %s replaces: %s", record.name, error)
+
+    def _make_pause(self, record: CheckpointRecord) -> Callable[[], None]:
+        return lambda: self._deletions.pause(lambda: self._has_room(record))
+
+    def _has_room(self, record: CheckpointRecord) -> bool:
+        """Whether the disk has room for two more such checkpoints, so that a deletion may wait."""
+        return self._store.has_room(2 * record.num_bytes)
+
+    @contextlib.contextmanager
+    def _use_name(self, name: str) -> Iterator[None]:
+        with self._names_changed:
+            self._names_changed.wait_for(lambda: name not in self._names_in_use)
+            self._names_in_use.add(name)
+        try:
+            yield
+        finally:
+            with self._names_changed:
+                self._names_in_use.remove(name)
+                self._names_changed.notify_all()
 
 
 def write_stacks_file(store: RunStore, path: Path, text: str, at: float) -> DiagnosticFile | str:

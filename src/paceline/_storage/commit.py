@@ -4,8 +4,10 @@ Each rank stages its files under a name that belongs to the attempt. A commit ga
 the manifest with size and hash of every file, and renames the directory into place. That rename is the single atomic
 act that creates the checkpoint. Readers accept a directory as a checkpoint only if it holds a manifest.
 
-Before that rename, every file is synced when it is written, every subdirectory once its files are in it, and the
-checkpoint's own directory once, with the manifest. Files that are only staged need not survive a power cut.
+A checkpoint costs two waits for the disk. Staging syncs the files of a rank, then their directories. After the rename
+the manifest is synced, then its directory and the run's: whatever a power cut leaves of these three, the manifest is
+missing or its checksum is wrong, or the checkpoint is whole. A checkpoint that replaces one of the same name is synced
+before the rename, too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -93,7 +95,7 @@ def stage_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...
     for parent in _parent_directories(names):
         files.make_dir(target / parent)
     entries = tuple(files.copy(source / name, target / name, name) for name in names)
-    _sync_subdirectories(files, target, names)
+    _sync_directories(files, target, names)
     return entries
 
 
@@ -101,7 +103,7 @@ def stage_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...
     """Move a directory on the same filesystem into staging, without copying bytes."""
     names = list_files(source)
     entries = tuple(files.seal(source / name, name) for name in names)
-    _sync_subdirectories(files, source, names)
+    _sync_directories(files, source, names)
     files.make_dir(target.parent)
     files.rename(source, target)
     return entries
@@ -114,7 +116,7 @@ def stage_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
     own = (MANIFEST, METADATA)
     names = [name for name in list_files(directory) if name not in own and not _is_prepared_manifest(name)]
     entries = tuple(files.seal(directory / name, name) for name in names)
-    _sync_subdirectories(files, directory, names)
+    _sync_directories(files, directory, names)
     return entries
 
 
@@ -131,6 +133,7 @@ def commit_checkpoint(
     """Commit a checkpoint, and return the files that several ranks wrote with different contents.
 
     May be called again after a crash at any point: files that were already moved are taken from where they are.
+    `remove_replaced` removes what it leaves behind: staged copies, and an older checkpoint of the same name.
     """
     chosen, differing = merge_parts(parts)
     entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
@@ -138,18 +141,22 @@ def commit_checkpoint(
     final = layout.checkpoint(record.name)
     current = _read_valid_manifest(final)
     if current is not None and _commit_order(current.record) >= _commit_order(record):
-        return differing  # Committed before a crash, or, during recovery, the name has been used again since.
+        # Committed before a crash, maybe before it was synced; or, during recovery, the name has been used again since.
+        sync_checkpoint(files, layout, final)
+        return differing
     if any(part.in_place for part in parts):
         if not all(part.in_place for part in parts):
             raise StorageError(f"{record.name}: only some ranks reported with NO_UPLOAD; use one mode on all ranks")
+        # Readers look here already: the manifest appears in one act.
         _write_manifest(files, final, manifest, fence)
+        files.sync_dir(final)
         files.sync_dir(layout.root)
         return differing
 
     staged = layout.staged_checkpoint(record.attempt, record.seq)
     gathered = staged / "gathered"
     _gather_files(files, layout, record, chosen, gathered)
-    _write_manifest(files, gathered, manifest, fence)
+    _write_manifest(files, gathered, manifest, fence, sync=False)
     fence.check()
     # The name is unique to this driver, so no other driver restores or removes it by mistake.
     aside = layout.trash / f"{fence.number}-{record.name}"
@@ -157,7 +164,10 @@ def commit_checkpoint(
     if replaces and (final.is_symlink() or not final.is_dir()):
         raise StorageError(f"{final} exists and is not a checkpoint; not overwritten")
     if replaces:
-        # The user reused a name: move the older checkpoint aside. It is restored if we die before the next line.
+        # The user reused a name: move the older checkpoint aside. It is restored if we die before the next line, but
+        # not if a directory has its name by then. So that one must be whole.
+        files.sync_file(gathered / MANIFEST)
+        files.sync_dir(gathered)
         files.make_dir(layout.trash)
         files.remove_tree(aside)
         files.rename(final, aside)
@@ -167,11 +177,53 @@ def commit_checkpoint(
         if replaces:
             files.rename(aside, final)
         raise
-    files.sync_dir(layout.root)
-    # The checkpoint exists: a failed cleanup must not make the commit fail.
-    for path in (aside, staged):
-        _try_remove_tree(files, path)
+    try:
+        sync_checkpoint(files, layout, final)
+    except OSError:
+        # It may be whole in the page cache only. The manifest goes first and durably: a power cut could bring the name
+        # back without the files, which are removed next.
+        files.remove(final / MANIFEST)
+        files.sync_dir(final)
+        files.rename(final, gathered)
+        if replaces:
+            files.rename(aside, final)
+        raise
+    if replaces:
+        _discard_aside(files, layout, aside, current.record if current is not None else record, fence)
     return differing
+
+
+def _discard_aside(files: Files, layout: RunLayout, aside: Path, record: CheckpointRecord, fence: Fence) -> None:
+    """Give up an older checkpoint once the newer one exists: a failure here must not make the commit fail."""
+    deleted = _deleted_path(layout, record, fence)
+    _try_remove_tree(files, deleted)
+    try:
+        files.rename(aside, deleted)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", aside, error)
+
+
+def remove_replaced(
+    files: Files,
+    layout: RunLayout,
+    record: CheckpointRecord,
+    fence: Fence = UNFENCED,
+    pause: Callable[[], None] = lambda: None,
+) -> None:
+    """Remove what a commit has left behind; calls `pause` before each file."""
+    for path in (layout.staged_checkpoint(record.attempt, record.seq), *_list_deleted(layout, fence)):
+        try:
+            remove_gently(files, path, pause)
+        except OSError as error:
+            log.warning("cannot remove %s: %s", path, error)
+    _remove_if_empty(layout.trash)
+
+
+def sync_checkpoint(files: Files, layout: RunLayout, directory: Path) -> None:
+    """Make the manifest and the name of a checkpoint durable; its other files are."""
+    files.sync_file(directory / MANIFEST)
+    files.sync_dir(directory)
+    files.sync_dir(layout.root)
 
 
 def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
@@ -184,7 +236,13 @@ def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord, fe
 
 
 def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
-    """Delete a checkpoint: one rename takes it out of the run, so it is whole or gone, whenever a crash comes.
+    """Delete a checkpoint: one rename takes it out of the run, so it is whole or gone, whenever a crash comes."""
+    if set_aside(files, layout, record, fence):
+        remove_deleted(files, layout, record, fence)
+
+
+def set_aside(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> bool:
+    """Take a checkpoint out of the run, for `remove_deleted`; return whether it was there.
 
     The name may have been used again since: a newer checkpoint in its place stays.
     """
@@ -194,21 +252,61 @@ def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord,
         raise StorageError(f"{directory} is a symbolic link; not deleted")
     current = _read_valid_manifest(directory)
     if current is not None and _commit_order(current.record) != _commit_order(record):
-        return
+        return False
     if not directory.exists():
-        return
-    deleted = layout.trash / f"{_DELETED_PREFIX}{fence.number}-{record.attempt}-{record.seq}"
+        return False
+    deleted = _deleted_path(layout, record, fence)
     files.make_dir(layout.trash)
     files.remove_tree(deleted)
     files.rename(directory, deleted)
     moved = _read_valid_manifest(deleted)
     if moved is not None and _commit_order(moved.record) != _commit_order(record):
         _put_back(files, deleted, directory, fence)
-        return
+        return False
     files.sync_dir(layout.root)  # Or a power cut could bring the name back and lose files.
-    files.remove_tree(deleted)
-    with contextlib.suppress(OSError):  # Something else is in it.
-        layout.trash.rmdir()
+    return True
+
+
+def remove_deleted(
+    files: Files,
+    layout: RunLayout,
+    record: CheckpointRecord,
+    fence: Fence = UNFENCED,
+    pause: Callable[[], None] = lambda: None,
+) -> None:
+    """Free the space of a checkpoint that was set aside; calls `pause` before each file."""
+    remove_gently(files, _deleted_path(layout, record, fence), pause)
+    _remove_if_empty(layout.trash)
+
+
+def remove_gently(files: Files, directory: Path, pause: Callable[[], None]) -> None:
+    """Remove a directory, and call `pause` before each of its files.
+
+    A file is unlinked as a whole. Shortened in steps it would be gentler still, but whoever has it mapped into memory,
+    as `Checkpoint.to_dict` does, would crash.
+    """
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            pause()
+            files.remove(Path(parent, name))
+    files.remove_tree(directory)
+
+
+def _deleted_path(layout: RunLayout, record: CheckpointRecord, fence: Fence) -> Path:
+    return layout.trash / f"{_DELETED_PREFIX}{fence.number}-{record.attempt}-{record.seq}"
+
+
+def _list_deleted(layout: RunLayout, fence: Fence) -> list[Path]:
+    """What this driver deletes: another one may be about to put back what it has moved away by mistake."""
+    try:
+        return [path for path in layout.trash.iterdir() if path.name.startswith(f"{_DELETED_PREFIX}{fence.number}-")]
+    except FileNotFoundError:
+        return []
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # Something else is in it, or it is gone.
+        directory.rmdir()
 
 
 def quarantine_checkpoint(files: Files, layout: RunLayout, name: str, fence: Fence = UNFENCED) -> Path:
@@ -456,7 +554,7 @@ def _gather_files(
         source = layout.staged_rank(record.attempt, record.seq, rank) / entry.path
         if source.exists() or not (gathered / entry.path).exists():
             files.rename(source, gathered / entry.path)
-    _sync_subdirectories(files, gathered, [entry.path for _, entry in chosen])
+    _sync_directories(files, gathered, [entry.path for _, entry in chosen])
 
 
 def merge_parts(parts: Sequence[StagedFiles]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
@@ -471,12 +569,11 @@ def merge_parts(parts: Sequence[StagedFiles]) -> tuple[list[tuple[int, FileEntry
     return [chosen[path] for path in sorted(chosen)], differing
 
 
-def _write_manifest(files: Files, directory: Path, manifest: Manifest, fence: Fence) -> None:
+def _write_manifest(files: Files, directory: Path, manifest: Manifest, fence: Fence, *, sync: bool = True) -> None:
     remove_prepared(files, directory, MANIFEST, fence)
     target = directory / MANIFEST
-    files.write(prepared_path(target, fence), encode_manifest(manifest))
+    files.write(prepared_path(target, fence), encode_manifest(manifest), sync=sync)
     replace_file(files, target, fence)
-    files.sync_dir(directory)
 
 
 def _parent_directories(names: Iterable[str]) -> list[str]:
@@ -499,11 +596,10 @@ def _try_remove_tree(files: Files, path: Path) -> None:
         log.warning("cannot remove %s: %s", path, error)
 
 
-def _sync_subdirectories(files: Files, root: Path, names: Iterable[str]) -> None:
-    """Sync the directories of these files, except the top one, which is synced with the manifest."""
+def _sync_directories(files: Files, root: Path, names: Iterable[str]) -> None:
+    """Sync the directories of these files, from the root down."""
     for parent in _parent_directories(names):
-        if parent != ".":
-            files.sync_dir(root / parent)
+        files.sync_dir(root / parent)
 
 
 class _ManifestVersion(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE_WRITE = 2
 _SYNC_FILE_RANGE_WAIT = 1 | 4  # before and after
-_LOOK_INTERVAL_S = 0.005
+_FIRST_LOOK_S, _LOOK_INTERVAL_S = 0.02, 0.005
 _GROWTH_PATIENCE_S = 10.0
 
 
@@ -223,6 +223,8 @@ def write_back_growing_files(directory: Path) -> None:
     Whoever writes a file and then syncs it would wait for the page cache first, and only then for the disk.
     """
     num_started: dict[str, int] = {}
+    # A small checkpoint is committed by then, and its writer does not want to share the GIL.
+    time.sleep(_FIRST_LOOK_S)
     grew_at = time.monotonic()
     while directory.is_dir() and (now := time.monotonic()) < grew_at + _GROWTH_PATIENCE_S:
         paths = [os.path.join(parent, name) for parent, _, names in os.walk(directory) for name in names]

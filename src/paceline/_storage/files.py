@@ -1,6 +1,7 @@
 """The few file operations of storage: tests inject faults here, and other filesystems implement them.
 
-Every call is durable when it returns, except `rename` and `make_dir`, which `sync_dir` of the parent makes durable.
+Every call is durable when it returns, except `rename` and `make_dir`, which `sync_dir` of the parent makes durable,
+and `write(..., sync=False)`, which `sync_file` does.
 """
 
 import contextlib
@@ -28,12 +29,13 @@ _RETRY_PAUSE_S = 0.02
 
 class Files(Protocol):
     def make_dir(self, path: Path) -> None: ...
-    def write(self, path: Path, data: bytes) -> None: ...
+    def write(self, path: Path, data: bytes, *, sync: bool = True) -> None: ...
     def write_parts(self, path: Path, parts: Iterable[memoryview], num_bytes: int) -> FileEntry: ...
     def copy(self, source: Path, target: Path, name: str) -> FileEntry: ...
     def seal(self, path: Path, name: str) -> FileEntry: ...
     def rename(self, source: Path, target: Path) -> None: ...
     def sync_dir(self, path: Path) -> None: ...
+    def sync_file(self, path: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
     def remove_tree(self, path: Path) -> None: ...
 
@@ -44,8 +46,11 @@ class LocalFiles:
     def make_dir(self, path: Path) -> None:
         make_private_dirs(path)
 
-    def write(self, path: Path, data: bytes) -> None:
-        self.write_parts(path, [memoryview(data)], len(data))
+    def write(self, path: Path, data: bytes, *, sync: bool = True) -> None:
+        with _open_private(path, os.O_TRUNC) as fd:
+            _write_all(fd, memoryview(data), path, len(data))
+            if sync:
+                _sync(fd, path)
 
     def write_parts(self, path: Path, parts: Iterable[memoryview], num_bytes: int) -> FileEntry:
         """Write one file of `num_bytes` from memory, and hash it. Only read-only parts may change meanwhile."""
@@ -98,6 +103,13 @@ class LocalFiles:
         finally:
             os.close(fd)
 
+    def sync_file(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _sync(fd, path)
+        finally:
+            os.close(fd)
+
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
@@ -124,9 +136,7 @@ def write_private_file(path: Path, data: bytes, flags: int = os.O_TRUNC, *, sync
     """Write a small file that only its owner can read."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
+        _write_all(fd, memoryview(data), path, len(data))
         if sync:
             os.fsync(fd)
     finally:

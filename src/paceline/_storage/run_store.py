@@ -156,12 +156,37 @@ class RunStore(ABC):
         created_at: float,
         fence: Fence = UNFENCED,
     ) -> list[str]: ...
+    def sync_checkpoint(self, record: CheckpointRecord) -> None:  # noqa: B027
+        """Make a checkpoint durable that another driver may have left in the page cache."""
+
     @abstractmethod
     def discard_staged(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         """Delete the staged files of a checkpoint that could not be committed."""
 
     @abstractmethod
-    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None: ...
+    def remove_replaced(
+        self, record: CheckpointRecord, fence: Fence = UNFENCED, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """Remove what the commit of a checkpoint made superfluous; calls `pause` before each file of a disk."""
+
+    @abstractmethod
+    def set_aside(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> bool:
+        """Take a checkpoint out of the run, for `remove_deleted`; return whether it may have been there."""
+
+    @abstractmethod
+    def remove_deleted(
+        self, record: CheckpointRecord, fence: Fence = UNFENCED, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """Free the space of a checkpoint that was set aside; calls `pause` before each file of a disk."""
+
+    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
+        if self.set_aside(record, fence):
+            self.remove_deleted(record, fence)
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Whether that much fits in beside what is there."""
+        return True
+
     @abstractmethod
     def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
         """Move an untrusted checkpoint to where no reader looks, and return the new place; None if there is nothing."""
@@ -244,11 +269,28 @@ class DiskRunStore(RunStore):
     def commit(self, *args: Any, **kwargs: Any) -> list[str]:
         return commit.commit_checkpoint(self._files, self.layout, *args, **kwargs)
 
+    def sync_checkpoint(self, record: CheckpointRecord) -> None:
+        commit.sync_checkpoint(self._files, self.layout, self.layout.checkpoint(record.name))
+
     def discard_staged(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         commit.discard_staged(self._files, self.layout, record, fence)
 
-    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
-        commit.delete_checkpoint(self._files, self.layout, record, fence)
+    def remove_replaced(
+        self, record: CheckpointRecord, fence: Fence = UNFENCED, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        commit.remove_replaced(self._files, self.layout, record, fence, pause)
+
+    def set_aside(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> bool:
+        return commit.set_aside(self._files, self.layout, record, fence)
+
+    def remove_deleted(
+        self, record: CheckpointRecord, fence: Fence = UNFENCED, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        commit.remove_deleted(self._files, self.layout, record, fence, pause)
+
+    def has_room(self, num_bytes: int) -> bool:
+        disk = os.statvfs(self.layout.root)
+        return disk.f_bavail * disk.f_frsize >= num_bytes
 
     def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
         if not self.layout.checkpoint(record.name).exists():
@@ -382,8 +424,6 @@ class RemoteRunStore(RunStore):
             stored = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
             if stored.record != record:
                 raise RunHeldError(f"{self.uri}/{key} was written by another driver, which has taken over the run")
-        if record.name != checkpoint_name(record.seq):
-            self._delete_namesakes(record, fence)
         return differing
 
     def discard_staged(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
@@ -395,9 +435,20 @@ class RemoteRunStore(RunStore):
         except OSError as error:
             log.warning("cannot remove uploaded files of %s: %s", record.name, error)
 
-    def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
+    def remove_replaced(
+        self, record: CheckpointRecord, fence: Fence = UNFENCED, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        if record.name != checkpoint_name(record.seq):
+            self._delete_namesakes(record, fence)
+
+    def set_aside(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> bool:
         fence.check()
         self._store.delete(_manifest_key(record))
+        return True
+
+    def remove_deleted(
+        self, record: CheckpointRecord, fence: Fence = UNFENCED, pause: Callable[[], None] = lambda: None
+    ) -> None:
         self._store.delete_all(checkpoint_prefix(record))
 
     def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:

@@ -293,7 +293,9 @@ class Uploader:
     def _fill_staging(self, target: Path, frozen: Directory | StateSnapshot) -> tuple[FileEntry, ...]:
         if isinstance(frozen, StateSnapshot):
             self._files.make_dir(target)
-            return frozen.write(target, self._files)
+            entries = frozen.write(target, self._files)
+            self._files.sync_dir(target)
+            return entries
         is_in_scratch = frozen.path.is_relative_to(self._scratch)
         # A moved link would still be a link, whose target may change or vanish, so it is copied.
         can_move = is_in_scratch
