@@ -1,6 +1,6 @@
-"""The engine that runs workers on a Ray cluster: one actor per worker, in one placement group.
+"""The engine that runs workers on a Ray cluster: a placement group with one bundle per worker, and one agent per node.
 
-This is the side that the controller sees. An `ActorEventLoop` on a separate thread talks to the actors; what it
+This is the side that the controller sees. An `ActorEventLoop` on a separate thread talks to the agents; what it
 receives goes into a queue that `wait` drains.
 """
 
@@ -102,13 +102,13 @@ class RayEngine:
 
     def condition(self, rank: int) -> ProcessStatus | None:
         slot = self._event_loop.find_slot(rank)
-        if slot is None or slot.is_lost:
+        if slot is None or slot.agent.is_lost:
             return None
         try:
-            call = slot.actor.condition.remote(self._token)
+            call = slot.agent.actor.condition.remote(self._token, rank)
             status: ProcessStatus | None = self._ray.get(call, timeout=_ASK_TIMEOUT_S)
         except (self._ray.exceptions.RayError, TimeoutError):
-            return None  # The status is unknown if the actor does not answer; the stream reports a lost actor.
+            return None  # The status is unknown if the agent does not answer; the stream reports a lost agent.
         return status
 
     def pid(self, rank: int) -> int:
@@ -120,7 +120,7 @@ class RayEngine:
         """Send a signal to the process of a rank, for tests."""
         slot = self._event_loop.find_slot(rank)
         if slot is not None:
-            self._ray.get(slot.actor.signal.remote(self._token, signum), timeout=_ASK_TIMEOUT_S)
+            self._ray.get(slot.agent.actor.signal.remote(self._token, rank, signum), timeout=_ASK_TIMEOUT_S)
 
     def wake(self) -> None:
         self._wake_socket.wake()
@@ -129,8 +129,8 @@ class RayEngine:
         self._event_loop.close()
         self._wake_socket.close()
 
-    def _enqueue(self, messages: FromWorker | WorkersStopped) -> None:
-        self._messages.append(messages)
+    def _enqueue(self, messages: list[FromWorker | WorkersStopped]) -> None:
+        self._messages.extend(messages)
         self.wake()
 
     def _query_capacity(self, most: int, least: int | None = None) -> int:
