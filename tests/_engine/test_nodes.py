@@ -3,7 +3,7 @@
 import pytest
 
 from paceline._engine.ray import nodes
-from paceline._engine.ray.actor_pool import choose_bundles
+from paceline._engine.ray.agent_pool import choose_bundles
 from paceline._engine.ray.node_agent import ActorPlacement
 from paceline._engine.ray.nodes import ActorLoss, ClusterSurvey, NodeStatus, find_drain_notices, parse_loss
 

@@ -20,7 +20,17 @@ from msgspec.structs import replace
 
 from paceline import train
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
-from paceline._engine.messages import WorkerFailed, WorkerInit, WorkerReady, WorkersStopped
+from paceline._engine.messages import (
+    Joined,
+    Release,
+    Reported,
+    SampleStacks,
+    WorkerFailed,
+    WorkerInit,
+    WorkerReady,
+    WorkersStopped,
+)
+from paceline._engine.ray import agent_event_loop, node_agent
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import PlacementSpec
 from paceline._worker.context import current
@@ -164,7 +174,7 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
     for attempt in range(1, 4):
         engine.begin(group(attempt))
         if attempt == 2:
-            engine.until(lambda: engine.engine.wait(0.2) or engine.engine._event_loop.actor_pool._agents)
+            engine.until(lambda: engine.engine.wait(0.2) or engine.engine._event_loop.agent_pool._agents)
         engine.stop()
         assert not engine.failures
     # There is no room for so many, ever.
@@ -178,12 +188,54 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
     engine.stop()
 
 
+def test_plain_reports_wait_for_others_and_what_is_urgent_takes_them_along(make_engine, group, monkeypatch):
+    def function():
+        for number in range(3):
+            train.report({"number": number})
+        train.collective.barrier()
+        for number in range(2000):
+            train.report({"number": number})
+        signal.pause()
+
+    monkeypatch.setattr(agent_event_loop, "_MAX_HOLD_S", 1e4)
+    monkeypatch.setattr(agent_event_loop, "_HOLD_PER_AGENT_S", 1e4)
+    engine = make_engine()
+    event_loop = engine.engine._event_loop
+    handle_output, sizes = event_loop._handle_output, []
+
+    def count_and_handle(agent, data):
+        sizes.append(len(node_agent.decode_output(data).messages))
+        handle_output(agent, data)
+
+    monkeypatch.setattr(event_loop, "_handle_output", count_and_handle)
+    engine.begin(dataclasses.replace(group(1), job=cloudpickle.dumps((function, None, BackendConfig()))))
+    engine.until(lambda: engine.count(Joined) == 2)
+    assert engine.count(Reported) == 6, "they are not overtaken"
+    for rank in (0, 1):
+        engine.engine.send(rank, Release(1))
+    num_samples = 0
+
+    def sample_until_all_are_there():
+        nonlocal num_samples
+        num_samples += 1
+        engine.engine.send(num_samples % 2, SampleStacks(num_samples))
+        return engine.count(Reported) == 4006
+
+    engine.until(sample_until_all_are_there)
+    for rank in (0, 1):
+        seqs = [each.seq for each in engine.messages if isinstance(each, Reported) and each.rank == rank]
+        assert seqs == [*range(1, 2004)]
+    # Ready, both pids and joined: what is sent besides has an answer in it.
+    assert len(sizes) <= num_samples + 8, sizes
+    engine.stop()
+
+
 def test_agents_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine = make_engine()
     engine.begin(group(1))
-    actor_pool = engine.engine._event_loop.actor_pool
-    engine.until(lambda: actor_pool._agents)
-    for agent in list(actor_pool._agents.values()):
+    agent_pool = engine.engine._event_loop.agent_pool
+    engine.until(lambda: agent_pool._agents)
+    for agent in list(agent_pool._agents.values()):
         ray.kill(agent.actor)
     engine.until(lambda: engine.count(WorkersStopped))
     # Agents that were quicker than their end have workers, and are told of as that.

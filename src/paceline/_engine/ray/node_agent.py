@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import hmac
+import math
 import os
 import platform
 import socket
@@ -83,8 +84,9 @@ class _NodeAttempt:
     """How long plain reports may wait for others."""
     log_tails: dict[int, WorkerLogTail]
     """The logs that only this node can read, by rank."""
-    due_at: float = 0.0
-    """When to send the next output."""
+    due_at: float = math.inf
+    """When to send the messages that wait."""
+    poll_at: float = 0.0
     sent_pids: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def can_wait(self, message: messages.FromWorker) -> bool:
@@ -239,7 +241,9 @@ class NodeAgent:
             self._enqueue_output(error)
 
     def _compute_timeout(self) -> float | None:
-        return None if self._attempt is None else max(0.0, self._attempt.due_at - time.monotonic())
+        if self._attempt is None:
+            return None
+        return max(0.0, min(self._attempt.due_at, self._attempt.poll_at) - time.monotonic())
 
     def _forward(self, attempt: _NodeAttempt, output: list[messages.FromWorker | messages.WorkersStopped]) -> None:
         """Send the output now, or let it wait for more. Messages stay in order: an urgent one takes all along."""
@@ -251,24 +255,25 @@ class NodeAgent:
             else:
                 self._unsent.append(encode_message(message))
                 attempt.due_at = min(attempt.due_at, now + attempt.hold_s if attempt.can_wait(message) else now)
-        if stopped is None and now < attempt.due_at:
-            return
-        attempt.due_at = now + _POLL_S
-        self._send_output(attempt, stopped)
+        is_due = stopped is not None or now >= attempt.due_at
+        if is_due or now >= attempt.poll_at:
+            attempt.poll_at = now + _POLL_S
+            self._send_output(attempt, stopped, is_due=is_due)
         if stopped is not None:
             self._attempt = None
 
-    def _send_output(self, attempt: _NodeAttempt, stopped: int | None) -> None:
+    def _send_output(self, attempt: _NodeAttempt, stopped: int | None, *, is_due: bool) -> None:
+        """Send what there is: messages if they are due, or if there is anything else to send."""
         logs = _read_logs(attempt)
         # Send all of the logs before messages: a traceback must be in the log before the failure is known.
-        while logs and (self._unsent or stopped is not None) and (more := _read_logs(attempt)):
+        while logs and is_due and (more := _read_logs(attempt)):
             self._enqueue_output(encode_output(NodeOutput(logs=logs)))
             logs = more
         pids = {spec.begin.rank: self._engine.pid(spec.begin.rank) for spec in attempt.group.workers}
         new = tuple((rank, pid) for rank, pid in pids.items() if pid and attempt.sent_pids.get(rank) != pid)
-        attempt.sent_pids.update(new)
-        payloads, self._unsent = tuple(self._unsent), []
-        if payloads or new or logs or stopped is not None:
+        if is_due or logs or new:
+            attempt.sent_pids.update(new)
+            payloads, self._unsent, attempt.due_at = tuple(self._unsent), [], math.inf
             self._enqueue_output(encode_output(NodeOutput(payloads, new, logs, stopped)))
 
     def _enqueue_output(self, output: bytes | Exception) -> None:

@@ -24,7 +24,7 @@ from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray import nodes
-from paceline._engine.ray.actor_pool import ActorPool, AgentSlot, InsufficientCapacity, WorkerSlot
+from paceline._engine.ray.agent_pool import AgentPool, AgentSlot, InsufficientCapacity, WorkerSlot
 from paceline._engine.ray.cluster_monitor import DaemonThreadExecutor
 from paceline._engine.ray.connection import gcs_address
 from paceline._engine.ray.node_agent import decode_output
@@ -36,15 +36,15 @@ _STOP_TIMEOUT_S = 60.0
 """How long an agent may take to end its workers: longer than a cluster takes to detect a lost node."""
 _WATCH_INTERVAL_S = 1.0
 """How often to check for draining nodes."""
-_ITEMS_PER_S = 125
-"""How many items with plain reports all agents may send together: each costs this process about 0.4 ms."""
-_MAX_HOLD_S = 1.0
+_HOLD_PER_AGENT_S = 0.02
+"""How long plain reports wait for others: up to 100 agents together send about 50 items a second."""
+_MAX_HOLD_S = 2.0
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class _ActorAttempt:
+class _AgentAttempt:
     """The workers of one group, from `start` to `WorkersStopped`."""
 
     group: WorkerGroupSpec
@@ -66,11 +66,11 @@ class _ActorAttempt:
     """Draining nodes that the workers have been notified about."""
 
 
-class ActorEventLoop:
+class AgentEventLoop:
     def __init__(
         self,
         ray: Any,
-        actor_pool: ActorPool,
+        agent_pool: AgentPool,
         emit: Callable[[list[FromWorker | WorkersStopped]], None],
         say: Callable[[str], None],
         *,
@@ -81,13 +81,13 @@ class ActorEventLoop:
         `is_movable`: this process is restarted elsewhere when its node is taken away, so the run continues.
         """
         self._ray = ray
-        self.actor_pool = actor_pool
-        self._token = actor_pool.token
+        self.agent_pool = agent_pool
+        self._token = agent_pool.token
         self._emit_all = emit
         self._notify_user = say
         self.is_waiting = False
         """Waiting for capacity: no worker has been started."""
-        self._attempt: _ActorAttempt | None = None
+        self._attempt: _AgentAttempt | None = None
         self._driver = "" if is_movable else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
@@ -128,7 +128,7 @@ class ActorEventLoop:
 
     # Everything below runs on the event loop's thread
 
-    def _find_attempt(self) -> _ActorAttempt | None:
+    def _find_attempt(self) -> _AgentAttempt | None:
         return None if self._attempt is None or self._attempt.is_over else self._attempt
 
     def _make_calls(self) -> None:
@@ -160,17 +160,17 @@ class ActorEventLoop:
         if not self._is_watching:
             self._is_watching = True
             self._create_task(self._watch_draining)
-        self._attempt = attempt = _ActorAttempt(group)
+        self._attempt = attempt = _AgentAttempt(group)
         attempt.start_task = self._create_task(self._start_attempt, attempt)
 
-    async def _start_attempt(self, attempt: _ActorAttempt) -> None:
+    async def _start_attempt(self, attempt: _AgentAttempt) -> None:
         group = attempt.group
         # Modules to preload in the zygote before workers start; spawned workers import their own.
         preload = group.preload if group.start_method == "fork" else ()
         try:
             job = await asyncio.to_thread(self._ray.put, group.job)
             read = partial(self._create_task, self._read_stream)
-            slots = await self.actor_pool.place_workers(len(group.workers), preload, read)
+            slots = await self.agent_pool.place_workers(len(group.workers), preload, read)
             self._launch(attempt, slots, job)
         except Exception as error:  # noqa: BLE001 - reported as a failure of the engine
             attempt.is_placing = False
@@ -181,13 +181,13 @@ class ActorEventLoop:
             else:
                 self._report_failure(attempt, f"cannot start the workers: {nodes.summarize_error(error)}")
             if not isinstance(error, InsufficientCapacity):
-                await self.actor_pool.release_all()
+                await self.agent_pool.release_all()
             self._finish_attempt(attempt)
 
-    def _launch(self, attempt: _ActorAttempt, slots: list[WorkerSlot], job: Any) -> None:
+    def _launch(self, attempt: _AgentAttempt, slots: list[WorkerSlot], job: Any) -> None:
         address = gcs_address()
         group = attempt.group
-        placed = place_workers(group.workers, [slot.placement for slot in slots], self.actor_pool.placement_spec)
+        placed = place_workers(group.workers, [slot.placement for slot in slots], self.agent_pool.placement_spec)
         specs: dict[AgentSlot, list[WorkerSpec]] = {slot.agent: [] for slot in slots}
         for agent in specs:
             agent.workers, agent.outbox, agent.is_stopped = {}, [], False
@@ -196,7 +196,7 @@ class ActorEventLoop:
             slot.rank, slot.log = rank, spec.log
             slot.agent.workers[rank] = slot
             specs[slot.agent].append(spec)
-        hold_s = min(_MAX_HOLD_S, len(specs) / _ITEMS_PER_S)
+        hold_s = min(_MAX_HOLD_S, _HOLD_PER_AGENT_S * len(specs))
         for agent, workers in specs.items():
             group_on_node = dataclasses.replace(group, workers=tuple(workers), job=b"")
             self._track_call(agent, agent.actor.start.remote(self._token, group_on_node, job, hold_s))
@@ -248,7 +248,7 @@ class ActorEventLoop:
         if first:
             self._loop.call_later(_STOP_TIMEOUT_S, self._call_safely, self._abandon_unstopped, attempt)
 
-    def _abandon_unstopped(self, attempt: _ActorAttempt) -> None:
+    def _abandon_unstopped(self, attempt: _AgentAttempt) -> None:
         """Stop waiting for agents whose workers should have ended."""
         for agent in attempt.agents:
             if not attempt.is_over and not agent.is_stopped and not agent.is_lost:
@@ -256,22 +256,22 @@ class ActorEventLoop:
                     self._on_agent_lost, agent, TimeoutError(f"its workers did not end within {_STOP_TIMEOUT_S:g} s")
                 )
 
-    def _abandon_attempt(self, attempt: _ActorAttempt) -> asyncio.Task[None]:
+    def _abandon_attempt(self, attempt: _AgentAttempt) -> asyncio.Task[None]:
         """End an attempt and release its agents and bundles, once. The next attempt gets new ones."""
         if attempt.end_task is None:
             attempt.end_task = self._create_task(self._release_attempt, attempt)
         return attempt.end_task
 
-    async def _release_attempt(self, attempt: _ActorAttempt) -> None:
+    async def _release_attempt(self, attempt: _AgentAttempt) -> None:
         assert attempt.start_task is not None
         if attempt.is_placing:
             attempt.is_placing = False
             attempt.start_task.cancel()
         await asyncio.wait([attempt.start_task])
-        await self.actor_pool.release_all()
+        await self.agent_pool.release_all()
         self._finish_attempt(attempt)
 
-    def _finish_attempt(self, attempt: _ActorAttempt) -> None:
+    def _finish_attempt(self, attempt: _AgentAttempt) -> None:
         if not attempt.is_over:
             attempt.is_over = True
             self.is_waiting = False
@@ -339,7 +339,7 @@ class ActorEventLoop:
             return  # If it had no workers, the next group will simply get another agent.
         if isinstance(error, self._ray.exceptions.ActorUnavailableError):
             try:
-                await self.actor_pool.query_placement(agent)
+                await self.agent_pool.query_placement(agent)
             except Exception as problem:  # noqa: BLE001 - reported below
                 error = problem
         survey = await asyncio.to_thread(nodes.survey_cluster, self._ray)
@@ -376,7 +376,7 @@ class ActorEventLoop:
         self._create_task(await_call)
 
     def _report_failure(
-        self, attempt: _ActorAttempt, message: str, kind: messages.FailureKind = "engine", *, again: bool = True
+        self, attempt: _AgentAttempt, message: str, kind: messages.FailureKind = "engine", *, again: bool = True
     ) -> None:
         failure = messages.WorkerFailure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
         self._emit(messages.WorkerFailed(attempt.group.attempt, 0, failure))

@@ -109,7 +109,7 @@ def choose_bundles(
     return "anew"
 
 
-class ActorPool:
+class AgentPool:
     def __init__(
         self,
         ray: Any,
