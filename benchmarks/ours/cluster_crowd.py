@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from paceline import train
-from paceline._engine.ray.actor_event_loop import ActorEventLoop
+from paceline._engine.ray.agent_event_loop import AgentEventLoop
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from _cluster import make_directory
 
@@ -55,8 +55,8 @@ def measure_driver(path, size, rate, seconds):
     run = RunConfig(name="run", storage_path=path, verbose=0)
     result = DataParallelTrainer(function, train_loop_config=config, scaling_config=scaling, run_config=run).fit()
     watching.join()
-    frame = result.metrics_dataframe
-    assert len(frame) == int(rate * seconds), f"{len(frame)} reports of each worker arrived"
+    num_reports = len(result.metrics_dataframe) if rate else 0
+    assert num_reports == int(rate * seconds), f"{num_reports} reports of each worker arrived"
     (began, cpu, items), (ended, cpu_then, items_then) = marks["first"], marks["last"]
     return (cpu_then - cpu) / (ended - began), (items_then - items) / (ended - began)
 
@@ -68,7 +68,7 @@ def count_items(self, agent, data):
 
 
 num_items = 0
-handle_output, ActorEventLoop._handle_output = ActorEventLoop._handle_output, count_items
+handle_output, AgentEventLoop._handle_output = AgentEventLoop._handle_output, count_items
 directory, rounds, _, num_nodes, num_beside = Path(sys.argv[1]), *map(int, sys.argv[2:6])
 seconds, num_reports = float(sys.argv[6]), int(sys.argv[7])
 size = num_nodes * num_beside
@@ -85,7 +85,8 @@ try:
             results[name].append(cores)
             if name == "fast":
                 results["items_per_s"].append(items)
-    ray.shutdown()
+            print(f"{name}: {cores:.3f} cores, {items:.0f} items a second", file=sys.stderr, flush=True)
 finally:
+    ray.shutdown()
     cluster.shutdown()
 Path(directory, "result.json").write_text(json.dumps({"ours": results, "ray": []}))
