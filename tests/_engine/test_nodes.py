@@ -3,9 +3,9 @@
 import pytest
 
 from paceline._engine.ray import nodes
-from paceline._engine.ray.actor_pool import choose_bundles
+from paceline._engine.ray.agent_pool import choose_bundles
+from paceline._engine.ray.node_agent import ActorPlacement
 from paceline._engine.ray.nodes import ActorLoss, ClusterSurvey, NodeStatus, find_drain_notices, parse_loss
-from paceline._engine.ray.worker_actor import ActorPlacement
 
 HERE = ActorPlacement("b1", "10.0.0.7", "host-b", 41, 8)
 UP = ClusterSurvey({"a1": NodeStatus("10.0.0.6"), "b1": NodeStatus("10.0.0.7"), "c1": NodeStatus("10.0.0.8")})
@@ -37,7 +37,13 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
         (ActorLoss("ActorDiedError", "x", is_preempted=True), LOST, False, "preempted", "(b1) was taken away: missed"),
         (ActorLoss("ActorDiedError", "x"), LOST, True, "preempted", "its node 10.0.0.7 (b1) was taken away"),
         (ActorLoss("ActorDiedError", "x", is_preempted=True), UP, False, "preempted", "(b1) is being taken away"),
-        (ActorLoss("ActorDiedError", "x"), UP, False, "killed", "around it, process 41 on node 10.0.0.7 (b1), was"),
+        (
+            ActorLoss("ActorDiedError", "x"),
+            UP,
+            False,
+            "killed",
+            "of its node 10.0.0.7 (b1), process 41, was killed",
+        ),
         (ActorLoss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
         (ActorLoss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
         (ActorLoss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
@@ -62,29 +68,30 @@ def test_parses_errors_of_ray_and_others_alike():
 
 DRAINED = ClusterSurvey(UP.nodes, {"b1": 0.0})
 FOUR = {0: "a1", 1: "a1", 2: "b1", 3: "b1"}
+BOTH = {"a1", "b1"}
 
 
 @pytest.mark.parametrize(
-    ("size", "placed", "kept", "survey", "expected"),
+    ("size", "placed", "warm", "survey", "expected"),
     [
-        (4, FOUR, FOUR, UP, [0, 1, 2, 3]),
+        (4, FOUR, BOTH, UP, [0, 1, 2, 3]),
         # Two were lost with their node and have been moved: the others stay.
-        (4, {0: "a1", 1: "a1", 2: "c1", 3: "c1"}, {0: "a1", 1: "a1"}, UP, [0, 1, 2, 3]),
+        (4, {0: "a1", 1: "a1", 2: "c1", 3: "c1"}, {"a1"}, UP, [0, 1, 2, 3]),
         # Not moved yet.
-        (4, {0: "a1", 1: "a1", 2: "", 3: ""}, {0: "a1", 1: "a1"}, LOST, "wait"),
-        (4, FOUR, {0: "a1", 1: "a1"}, LOST, "wait"),
+        (4, {0: "a1", 1: "a1", 2: "", 3: ""}, {"a1"}, LOST, "wait"),
+        (4, FOUR, {"a1"}, LOST, "wait"),
         # Fewer will do: those that are left, which have all imported already.
-        (2, {0: "", 1: "", 2: "b1", 3: "b1"}, {2: "b1", 3: "b1"}, UP, [2, 3]),
-        (2, {0: "c1", 1: "c1", 2: "b1", 3: "b1"}, {2: "b1", 3: "b1"}, UP, [2, 3]),
-        (1, FOUR, FOUR, UP, [0]),
+        (2, {0: "", 1: "", 2: "b1", 3: "b1"}, {"b1"}, UP, [2, 3]),
+        (2, {0: "c1", 1: "c1", 2: "b1", 3: "b1"}, {"b1"}, UP, [2, 3]),
+        (1, FOUR, BOTH, UP, [0]),
         # More than are left of what was asked for, and fewer than that.
-        (3, {0: "", 1: "", 2: "b1", 3: "b1"}, {2: "b1", 3: "b1"}, UP, "anew"),
+        (3, {0: "", 1: "", 2: "b1", 3: "b1"}, {"b1"}, UP, "anew"),
         # A node that is drained keeps its bundles until it is gone: they are not waited for.
-        (4, FOUR, FOUR, DRAINED, "anew"),
-        (2, FOUR, FOUR, DRAINED, [0, 1]),
+        (4, FOUR, BOTH, DRAINED, "anew"),
+        (2, FOUR, BOTH, DRAINED, [0, 1]),
         # Removed by somebody.
-        (4, {}, FOUR, UP, "anew"),
+        (4, {}, BOTH, UP, "anew"),
     ],
 )
-def test_reuses_bundles_where_possible(size, placed, kept, survey, expected):
-    assert choose_bundles(size, placed, kept, survey) == expected
+def test_reuses_bundles_where_possible(size, placed, warm, survey, expected):
+    assert choose_bundles(size, placed, warm, survey) == expected

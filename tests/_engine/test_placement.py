@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from paceline._engine.base import WorkerSpec
 from paceline._engine.messages import WorkerInit
-from paceline._engine.ray.placement import PlacementSpec, order_ranks, place_worker
-from paceline._engine.ray.worker_actor import ActorPlacement
+from paceline._engine.ray.node_agent import ActorPlacement
+from paceline._engine.ray.placement import PlacementSpec, order_ranks, place_workers
 
 CPU = PlacementSpec({"CPU": 1})
 
@@ -24,7 +24,7 @@ def spec(rank, size):
 def place_all(places, placement_spec=CPU, home=""):
     """Places in the order of ranks, and the spec of each worker."""
     places = [places[index] for index in order_ranks(places, home)]
-    return places, [place_worker(spec(rank, len(places)), rank, places, placement_spec) for rank in range(len(places))]
+    return places, place_workers([spec(rank, len(places)) for rank in range(len(places))], places, placement_spec)
 
 
 @st.composite

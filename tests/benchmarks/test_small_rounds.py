@@ -32,9 +32,13 @@ SMALL = {
     "cluster_noop": "",
     "cluster_report": "--reports 20",
     "cluster_recovery": "",
+    "cluster_crowd": "--nodes 2 --workers 2 --seconds 5 --reports 8",
     "cluster_data": "--rows 20000 --files 2",
 }
-MARKS = {"tune_decisions": (), **dict.fromkeys(("cluster_noop", "cluster_report", "cluster_data"), pytest.mark.chaos)}
+MARKS = {
+    "tune_decisions": (),
+    **dict.fromkeys(("cluster_noop", "cluster_report", "cluster_crowd", "cluster_data"), pytest.mark.chaos),
+}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in SMALL])

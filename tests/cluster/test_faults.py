@@ -1,6 +1,6 @@
 """Faults planted in runs on a cluster, with real signals on the nodes: each run ends as one that nothing happened to.
 
-A run meets many faults, one after the other, since the actors stay where they are; the long sweep, one fault to a run,
+A run meets many faults, one after the other, since the agents stay where they are; the long sweep, one fault to a run,
 is in `test_cluster_chaos.py`.
 """
 

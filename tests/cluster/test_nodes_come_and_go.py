@@ -1,4 +1,4 @@
-"""Lost workers, actors and nodes, new nodes and draining nodes: what is reported, and what continues."""
+"""Lost workers, agents and nodes, new nodes and draining nodes: what is reported, and what continues."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,17 @@ from msgspec.structs import replace
 
 from paceline import train
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
-from paceline._engine.messages import WorkerFailed, WorkerInit, WorkerReady, WorkersStopped
+from paceline._engine.messages import (
+    Joined,
+    Release,
+    Reported,
+    SampleStacks,
+    WorkerFailed,
+    WorkerInit,
+    WorkerReady,
+    WorkersStopped,
+)
+from paceline._engine.ray import agent_event_loop, node_agent
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import PlacementSpec
 from paceline._worker.context import current
@@ -100,11 +110,12 @@ def group(tmp_path):
     return group
 
 
-def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_replaced(make_engine, group, cluster):
+def test_lost_workers_agents_and_nodes_are_distinguished_and_only_they_are_replaced(make_engine, group, cluster):
     engine = make_engine()
     slots = engine.start(group(1, 4))
-    pids = [slot.placement.pid for slot in slots]
+    agents = [slot.placement.pid for slot in slots]
     assert sorted(Counter(slot.placement.node_id for slot in slots).values()) == [2, 2]
+    assert agents[0] == agents[1] != agents[2] == agents[3], "one agent on each node"
 
     # A worker: as on one machine.
     os.kill(engine.engine.pid(1), signal.SIGKILL)
@@ -112,21 +123,30 @@ def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_repla
     assert (engine.failures[1].kind, engine.failures[1].message) == ("killed", "killed by SIGKILL")
     engine.stop()
     assert list(engine.failures) == [1]
-    assert [slot.placement.pid for slot in engine.start(group(2, 4))] == pids
+    assert [slot.placement.pid for slot in engine.start(group(2, 4))] == agents
 
-    # Actors: one that is killed, one that Ray is asked to end.
-    os.kill(pids[0], signal.SIGKILL)
-    ray.kill(slots[3].actor)
+    # Agents, each with the workers of its node: one that is killed, then one that Ray is asked to end.
+    os.kill(agents[0], signal.SIGKILL)
     engine.until(lambda: len(engine.failures) == 2)
-    assert {failure.kind for failure in engine.failures.values()} == {"killed"}
-    assert f"process {pids[0]} on node {slots[0].placement.address}" in engine.failures[0].message
+    assert sorted(engine.failures) == [0, 1]
+    for failure in engine.failures.values():
+        assert failure.kind == "killed"
+        assert failure.message == (
+            f"the agent of its node {slots[0].placement.address} ({slots[0].placement.node_id}), "
+            f"process {agents[0]}, was killed"
+        )
+    engine.stop()
+    slots = engine.start(group(3, 4))
+    assert [slot.placement.pid == agent for slot, agent in zip(slots, agents, strict=True)] == [False] * 2 + [True] * 2
+    ray.kill(slots[3].agent.actor)
+    engine.until(lambda: len(engine.failures) == 2)
+    assert sorted(engine.failures) == [2, 3]
     assert engine.failures[3].message.endswith("was killed with ray.kill")
     engine.stop()
-    after = engine.start(group(3, 4))
-    assert len({slot.placement.pid for slot in after} & set(pids)) == 2, "two are still those that were there"
+    after = engine.start(group(4, 4))
 
     # A node, with two of them; another one comes.
-    pids = {slot.placement.pid for slot in after}
+    agents = {slot.placement.pid for slot in after}
     home = ray.get_runtime_context().get_node_id()
     node = next(slot.placement.node_id for slot in after if slot.placement.node_id != home)
     lost = [slot.rank for slot in after if slot.placement.node_id == node]
@@ -138,12 +158,12 @@ def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_repla
         assert failure.message.startswith(f"its node {slots[0].placement.address} ({node}) was lost: ")
     engine.stop()
     assert sorted(engine.failures) == lost
-    engine.engine.start(group(4, 4))
+    engine.engine.start(group(5, 4))
     assert engine.engine.waits
     new = cluster.add()
     engine.messages.clear()
     engine.until(lambda: engine.count(WorkerReady) == 4)
-    assert len({slot.placement.pid for slot in engine.slots} & pids) == 2, "those on the other node stay"
+    assert len({slot.placement.pid for slot in engine.slots} & agents) == 1, "the one on the other node stays"
     assert Counter(slot.placement.node_id for slot in engine.slots)[new] == 2
     engine.stop()
     assert not engine.failures
@@ -154,7 +174,7 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
     for attempt in range(1, 4):
         engine.begin(group(attempt))
         if attempt == 2:
-            engine.until(lambda: engine.engine.wait(0.2) or engine.engine._event_loop.actor_pool._slots)
+            engine.until(lambda: engine.engine.wait(0.2) or engine.engine._event_loop.agent_pool._agents)
         engine.stop()
         assert not engine.failures
     # There is no room for so many, ever.
@@ -168,15 +188,57 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
     engine.stop()
 
 
-def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
+def test_plain_reports_wait_for_others_and_what_is_urgent_takes_them_along(make_engine, group, monkeypatch):
+    def function():
+        for number in range(3):
+            train.report({"number": number})
+        train.collective.barrier()
+        for number in range(2000):
+            train.report({"number": number})
+        signal.pause()
+
+    monkeypatch.setattr(agent_event_loop, "_MAX_HOLD_S", 1e4)
+    monkeypatch.setattr(agent_event_loop, "_HOLD_PER_AGENT_S", 1e4)
+    engine = make_engine()
+    event_loop = engine.engine._event_loop
+    handle_output, sizes = event_loop._handle_output, []
+
+    def count_and_handle(agent, data):
+        sizes.append(len(node_agent.decode_output(data).messages))
+        handle_output(agent, data)
+
+    monkeypatch.setattr(event_loop, "_handle_output", count_and_handle)
+    engine.begin(dataclasses.replace(group(1), job=cloudpickle.dumps((function, None, BackendConfig()))))
+    engine.until(lambda: engine.count(Joined) == 2)
+    assert engine.count(Reported) == 6, "they are not overtaken"
+    for rank in (0, 1):
+        engine.engine.send(rank, Release(1))
+    num_samples = 0
+
+    def sample_until_all_are_there():
+        nonlocal num_samples
+        num_samples += 1
+        engine.engine.send(num_samples % 2, SampleStacks(num_samples))
+        return engine.count(Reported) == 4006
+
+    engine.until(sample_until_all_are_there)
+    for rank in (0, 1):
+        seqs = [each.seq for each in engine.messages if isinstance(each, Reported) and each.rank == rank]
+        assert seqs == [*range(1, 2004)]
+    # Ready, both pids and joined: what is sent besides has an answer in it.
+    assert len(sizes) <= num_samples + 8, sizes
+    engine.stop()
+
+
+def test_agents_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine = make_engine()
     engine.begin(group(1))
-    actor_pool = engine.engine._event_loop.actor_pool
-    engine.until(lambda: len(actor_pool._slots) == 2)
-    for slot in list(actor_pool._slots.values()):
-        ray.kill(slot.actor)
+    agent_pool = engine.engine._event_loop.agent_pool
+    engine.until(lambda: agent_pool._agents)
+    for agent in list(agent_pool._agents.values()):
+        ray.kill(agent.actor)
     engine.until(lambda: engine.count(WorkersStopped))
-    # Actors that were quicker than their end have a worker each, and are told of as that.
+    # Agents that were quicker than their end have workers, and are told of as that.
     messages = {failure.kind: failure.message for failure in engine.failures.values()}
     assert messages
     assert set(messages) <= {"engine", "killed"}
@@ -205,7 +267,7 @@ def test_an_exception_on_a_thread_of_the_engine_is_reported(make_engine, group, 
             assert failure.kind == "engine"
             assert "ZeroDivisionError: division by zero" in failure.message
             engine.stop()
-    # In an actor: a log that cannot be.
+    # In an agent: a log that cannot be.
     (tmp_path / "file").touch()
     fourth = group(4)
     lost = WorkerSpec(fourth.workers[1].begin, tmp_path / "file" / "1.log")
@@ -214,7 +276,7 @@ def test_an_exception_on_a_thread_of_the_engine_is_reported(make_engine, group, 
     assert engine.failures[1].kind == "engine"
     assert "NotADirectoryError: " in engine.failures[1].message
     engine.stop()
-    assert list(engine.failures) == [1]
+    assert sorted(engine.failures) == [0, 1], "all workers of its node"
     engine.start(group(5))
     engine.stop()
 

@@ -111,7 +111,7 @@ def end_with_a_child(path):
 
 
 def kill_ancestor(number):
-    """Of this worker: the zygote that it was forked from, what waits for that, the actor."""
+    """Of this worker: the zygote that it was forked from, what waits for that, the agent."""
     os.kill(psutil.Process().parents()[number].pid, signal.SIGKILL)
     signal.pause()
 
@@ -123,7 +123,7 @@ ENDS = (
     (lambda _: os._exit(3), "exited", "exited with code 3 before its function returned"),
     (end_with_a_child, "killed", "killed by SIGKILL"),
     (lambda _: kill_ancestor(0), "engine", "ended because the zygote it was forked from was killed"),
-    (lambda _: kill_ancestor(2), "killed", "the actor around it, process "),
+    (lambda _: kill_ancestor(2), "killed", "the agent of its node "),
     (lambda _: throw(ValueError("loss is nan")), "user", "ValueError: loss is nan"),
 )
 """How rank 1 ends in one attempt after the other; the last is one too many. What the engine loses is not counted."""
@@ -154,7 +154,7 @@ def test_however_a_worker_ends_the_reason_is_reported_and_its_children_end_with_
     cloudpickle.register_pickle_by_value(module)
     try:
         with pytest.raises(WorkerGroupError) as caught:
-            fit(function, 2, max_failures=num_counted - 1)
+            fit(function, 2, strategy="STRICT_SPREAD", max_failures=num_counted - 1)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 

@@ -70,29 +70,29 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(path, variab
     frame = Result.from_path(f"{path}/run").metrics_dataframe
     assert list(frame["step"]) == [0, 1, 2, 3]
     assert [entry.key for entry in store.list_entries(".probe")] == []
-    # What the nodes had goes with the actors.
+    # What the nodes had goes with the agents.
     wait_until(lambda: not [path for path in (tmp_path / "nodes").rglob("*") if path.is_file()])
 
 
-def _find_actors(cluster):
-    """The actors around workers, on this cluster and no other."""
-    actors = []
+def _find_agents(cluster):
+    """The agents of runs, on this cluster and no other."""
+    agents = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.name().startswith("ray::WorkerActor") and process.environ().get(MARK) == cluster:
-                actors.append(process)
-    return actors
+            if process.name().startswith("ray::NodeAgent") and process.environ().get(MARK) == cluster:
+                agents.append(process)
+    return agents
 
 
-def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(tmp_path, fit):
+def test_reports_that_a_lost_agent_did_not_tell_are_in_the_journal_of_a_shared_directory(tmp_path, fit):
     def loop():
         if train.get_checkpoint() is not None or (tmp_path / "again").exists():
             return
         (tmp_path / "again").touch()
-        (actor,) = _find_actors(os.environ[MARK])
+        (agent,) = _find_agents(os.environ[MARK])
         for number in range(500):
             train.report({"number": number})
-        actor.kill()
+        agent.kill()
         signal.pause()
 
     fit(loop, max_failures=1)

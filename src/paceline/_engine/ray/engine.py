@@ -1,6 +1,6 @@
-"""The engine that runs workers on a Ray cluster: one actor per worker, in one placement group.
+"""The engine that runs workers on a Ray cluster: a placement group with one bundle per worker, and one agent per node.
 
-This is the side that the controller sees. An `ActorEventLoop` on a separate thread talks to the actors; what it
+This is the side that the controller sees. An `AgentEventLoop` on a separate thread talks to the agents; what it
 receives goes into a queue that `wait` drains.
 """
 
@@ -15,8 +15,8 @@ from functools import partial
 from paceline._core.system import ProcessStatus
 from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
-from paceline._engine.ray.actor_event_loop import ActorEventLoop
-from paceline._engine.ray.actor_pool import ActorPool
+from paceline._engine.ray.agent_event_loop import AgentEventLoop
+from paceline._engine.ray.agent_pool import AgentPool
 from paceline._engine.ray.cluster_capacity import compute_cluster_capacity
 from paceline._engine.ray.connection import connect_to_cluster
 from paceline._engine.ray.node_preparer import NodePreparer
@@ -42,7 +42,7 @@ class RayEngine:
 
         `least`: the fewest workers the run can use, if that is fewer than it may have. Then a group that no longer fits
         fails; otherwise it waits. `most`: the run never uses more workers, even if they fit. `is_movable`: see
-        `ActorEventLoop`.
+        `AgentEventLoop`.
         """
         self._ray = connect_to_cluster(address)
         self._placement_spec = placement_spec
@@ -57,8 +57,8 @@ class RayEngine:
         self._num_places = 0
         query_capacity = self._query_capacity if least is not None else None
         preparer = node_preparer or NodePreparer()
-        actor_pool = ActorPool(self._ray, placement_spec, preparer, self._token, say, query_capacity)
-        self._event_loop = ActorEventLoop(self._ray, actor_pool, self._enqueue, say, is_movable=is_movable)
+        agent_pool = AgentPool(self._ray, placement_spec, preparer, self._token, say, query_capacity)
+        self._event_loop = AgentEventLoop(self._ray, agent_pool, self._enqueue, say, is_movable=is_movable)
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         """Compute capacity from the full request of each worker, of which `needs` is only a part."""
@@ -76,8 +76,8 @@ class RayEngine:
 
     def list_nodes(self) -> list[str]:
         """Return the node of each placed worker. May query the cluster. Callable from any thread."""
-        actor_pool = self._event_loop.actor_pool
-        return actor_pool.list_nodes() or list(actor_pool.count_held_bundles().elements())
+        agent_pool = self._event_loop.agent_pool
+        return agent_pool.list_nodes() or list(agent_pool.count_held_bundles().elements())
 
     def start(self, group: WorkerGroupSpec) -> None:
         assert not self._running, "the workers of the last attempt have not been stopped"
@@ -102,13 +102,13 @@ class RayEngine:
 
     def condition(self, rank: int) -> ProcessStatus | None:
         slot = self._event_loop.find_slot(rank)
-        if slot is None or slot.is_lost:
+        if slot is None or slot.agent.is_lost:
             return None
         try:
-            call = slot.actor.condition.remote(self._token)
+            call = slot.agent.actor.condition.remote(self._token, rank)
             status: ProcessStatus | None = self._ray.get(call, timeout=_ASK_TIMEOUT_S)
         except (self._ray.exceptions.RayError, TimeoutError):
-            return None  # The status is unknown if the actor does not answer; the stream reports a lost actor.
+            return None  # The status is unknown if the agent does not answer; the stream reports a lost agent.
         return status
 
     def pid(self, rank: int) -> int:
@@ -120,7 +120,7 @@ class RayEngine:
         """Send a signal to the process of a rank, for tests."""
         slot = self._event_loop.find_slot(rank)
         if slot is not None:
-            self._ray.get(slot.actor.signal.remote(self._token, signum), timeout=_ASK_TIMEOUT_S)
+            self._ray.get(slot.agent.actor.signal.remote(self._token, rank, signum), timeout=_ASK_TIMEOUT_S)
 
     def wake(self) -> None:
         self._wake_socket.wake()
@@ -129,11 +129,11 @@ class RayEngine:
         self._event_loop.close()
         self._wake_socket.close()
 
-    def _enqueue(self, messages: FromWorker | WorkersStopped) -> None:
-        self._messages.append(messages)
+    def _enqueue(self, messages: list[FromWorker | WorkersStopped]) -> None:
+        self._messages.extend(messages)
         self.wake()
 
     def _query_capacity(self, most: int, least: int | None = None) -> int:
-        held = self._event_loop.actor_pool.count_held_bundles()
+        held = self._event_loop.agent_pool.count_held_bundles()
         least = least or self._least or most
         return compute_cluster_capacity(self._placement_spec, read_cluster(), held, least, most)

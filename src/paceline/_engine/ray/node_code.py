@@ -30,7 +30,7 @@ _RAY_VARIABLES = (
     "SPT_NOENV",
     "PYTHONBREAKPOINT",
 )
-"""Set by Ray for its own worker processes. With them, our worker would be taken for the actor around it."""
+"""Set by Ray for its own worker processes. With them, our worker would be taken for the agent beside it."""
 _CLEANER_SCRIPT = """
 import fcntl, os, shutil, sys, time
 sys.stdin.buffer.read()

@@ -17,7 +17,7 @@ from paceline._engine.messages import FailureKind
 from paceline._engine.ray import storage_probe
 from paceline._engine.ray.code_bundle import CodeBundle
 from paceline._engine.ray.connection import import_ray
-from paceline._engine.ray.worker_actor import ActorPlacement
+from paceline._engine.ray.node_agent import ActorPlacement
 
 _ASK_TIMEOUT_S = 60.0
 """How long a node may take to check the run's storage, or to describe itself."""
@@ -117,7 +117,7 @@ class NodePreparer:
                 import paceline
 
                 version = paceline.__version__
-                import paceline._engine.ray.worker_actor
+                import paceline._engine.ray.node_agent
             except Exception as error:  # noqa: BLE001 - returned as the answer
                 problem = f"{type(error).__name__}: {error}"
             return address(), version, platform.python_version(), problem

@@ -15,7 +15,7 @@ from typing import Any
 from paceline._engine.messages import FailureKind, WorkerFailure
 from paceline._engine.ray.cluster_capacity import ClusterCapacity, NodeCapacity
 from paceline._engine.ray.connection import gcs_address
-from paceline._engine.ray.worker_actor import ActorPlacement
+from paceline._engine.ray.node_agent import ActorPlacement
 
 _UNNAMED_TYPE = re.compile(r"node_[0-9a-f]+")
 _STATUS_KEY = b"__autoscaling_status"
@@ -177,10 +177,10 @@ def _classify_loss(
         return "preempted", f"its {place} is being taken away"
     if loss.kind == "ActorDiedError":
         how = "was killed with ray.kill" if "`ray.kill`" in loss.text else "was killed"
-        return "killed", f"the actor around it, process {placement.pid} on {place}, {how}"
+        return "killed", f"the agent of its {place}, process {placement.pid}, {how}"
     if loss.kind == "ActorUnavailableError":
-        return "engine", f"its actor, process {placement.pid} on {place}, cannot be reached"
-    return "engine", f"lost the connection to its actor on {place}: {summarize_loss(loss)}"
+        return "engine", f"the agent of its {place}, process {placement.pid}, cannot be reached"
+    return "engine", f"lost the connection to the agent of its {place}: {summarize_loss(loss)}"
 
 
 def summarize_error(error: BaseException) -> str:

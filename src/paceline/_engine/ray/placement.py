@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from paceline._engine.base import WorkerSpec
-from paceline._engine.ray.worker_actor import ActorPlacement
+from paceline._engine.ray.node_agent import ActorPlacement
 
 _MIN_BUNDLE = {"memory": 1.0}
 """A bundle must request something: one byte of memory, which nodes without free CPUs have as well."""
@@ -59,46 +59,49 @@ def order_ranks(places: Sequence[ActorPlacement], driver_node: str = "") -> list
     return sorted(range(len(places)), key=key)
 
 
-def place_worker(
-    spec: WorkerSpec, rank: int, places: Sequence[ActorPlacement], placement_spec: PlacementSpec
-) -> WorkerSpec:
-    """Fill in a worker's ranks, devices, threads and environment for its placement; `places` is in rank order."""
-    place = places[rank]
-    nodes = list(dict.fromkeys(each.node_id for each in places))
-    local_ranks = [index for index, each in enumerate(places) if each.node_id == place.node_id]
-    # Each worker sees all GPUs that the run has on its node, as collective libraries expect.
-    gpus = (
-        sorted({gpu for index in local_ranks for gpu in places[index].gpus}, key=_device_sort_key) if place.gpus else []
-    )
+def place_workers(
+    specs: Sequence[WorkerSpec], places: Sequence[ActorPlacement], placement_spec: PlacementSpec
+) -> list[WorkerSpec]:
+    """Fill in the workers' ranks, devices, threads and environment for their placements; all are in rank order."""
+    ranks_on: dict[str, list[int]] = {}
+    for rank, place in enumerate(places):
+        ranks_on.setdefault(place.node_id, []).append(rank)
+    placed: dict[int, WorkerSpec] = {}
+    for node_rank, ranks in enumerate(ranks_on.values()):
+        # Each worker sees all GPUs that the run has on its node, as collective libraries expect.
+        gpus = sorted({gpu for rank in ranks for gpu in places[rank].gpus}, key=_device_sort_key)
+        for local_rank, rank in enumerate(ranks):
+            threads, num_threads = _choose_threads(places[rank], len(ranks), placement_spec)
+            begin = replace(
+                specs[rank].begin,
+                local_rank=local_rank,
+                local_world_size=len(ranks),
+                node_rank=node_rank,
+                num_nodes=len(ranks_on),
+                node_address=places[rank].address,
+                num_threads=num_threads,
+                devices=tuple(gpus.index(gpu) for gpu in sorted(places[rank].gpus, key=_device_sort_key)),
+            )
+            env = {
+                **specs[rank].env,
+                "CUDA_VISIBLE_DEVICES": ",".join(gpus if places[rank].gpus else ()),
+                **placement_spec.env,
+                _THREADS_VARIABLE: threads,
+            }
+            placed[rank] = WorkerSpec(begin, specs[rank].log, env)
+    return [placed[rank] for rank in range(len(specs))]
+
+
+def _choose_threads(place: ActorPlacement, num_beside: int, placement_spec: PlacementSpec) -> tuple[str, int]:
+    """Return the variable and the number: as the user set, else the requested CPUs, else a fair share of the cores."""
     variables = (placement_spec.runtime_env or {}).get("env_vars") or {}
     threads = str(variables.get(_THREADS_VARIABLE, "")) or placement_spec.env.get(_THREADS_VARIABLE, "")
-    num_threads = _num_threads(threads, place, len(local_ranks), placement_spec)
-    begin = replace(
-        spec.begin,
-        local_rank=local_ranks.index(rank),
-        local_world_size=len(local_ranks),
-        node_rank=nodes.index(place.node_id),
-        num_nodes=len(nodes),
-        node_address=place.address,
-        num_threads=num_threads,
-        devices=tuple(gpus.index(gpu) for gpu in sorted(place.gpus, key=_device_sort_key)),
-    )
-    env = {
-        **spec.env,
-        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        **placement_spec.env,
-        _THREADS_VARIABLE: threads or str(num_threads),
-    }
-    return WorkerSpec(begin, spec.log, env)
-
-
-def _num_threads(threads: str, place: ActorPlacement, num_beside: int, placement_spec: PlacementSpec) -> int:
-    """Return the number that the user set, else the requested CPUs, else a fair share of the node's cores."""
     first = threads.split(",")[0]
     if first.isdigit() and int(first) > 0:
-        return int(first)
+        return threads, int(first)
     num_cpus = int(placement_spec.resources.get("CPU", 0))
-    return num_cpus if num_cpus > 1 else max(1, place.num_cores // max(1, num_beside))
+    num_threads = num_cpus if num_cpus > 1 else max(1, place.num_cores // max(1, num_beside))
+    return threads or str(num_threads), num_threads
 
 
 def _device_sort_key(gpu: str) -> tuple[int, str]:

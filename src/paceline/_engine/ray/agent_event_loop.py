@@ -1,7 +1,7 @@
-"""The event loop that talks to the actors of a run, on a separate thread: it drives each attempt from placement to end.
+"""The event loop that talks to the agents of a run, on a separate thread: it drives each attempt from placement to end.
 
-It places the actors, starts their workers, reads each actor's stream and watches for draining nodes. Any error here is
-reported as an engine failure and ends the attempt, so nothing waits for a message that cannot come.
+It places the workers, has the agents start them, reads each agent's stream and watches for draining nodes. Any error
+here is reported as an engine failure and ends the attempt, so nothing waits for a message that cannot come.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import dataclasses
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,38 +21,43 @@ from msgspec.structs import replace
 
 from paceline._core import settings
 from paceline._engine import messages
-from paceline._engine.base import WorkerGroupSpec
+from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray import nodes
-from paceline._engine.ray.actor_pool import ActorPool, ActorSlot, InsufficientCapacity
+from paceline._engine.ray.agent_pool import AgentPool, AgentSlot, InsufficientCapacity, WorkerSlot
 from paceline._engine.ray.cluster_monitor import DaemonThreadExecutor
 from paceline._engine.ray.connection import gcs_address
+from paceline._engine.ray.node_agent import decode_output
 from paceline._engine.ray.node_preparer import StartRefused
-from paceline._engine.ray.placement import place_worker
-from paceline._engine.ray.worker_actor import WorkerOutput
+from paceline._engine.ray.placement import place_workers
 from paceline._engine.ray.worker_files import append_to_log, read_unsent_reports
 
 _STOP_TIMEOUT_S = 60.0
-"""How long an actor may take to end its worker: longer than a cluster takes to detect a lost node."""
+"""How long an agent may take to end its workers: longer than a cluster takes to detect a lost node."""
 _WATCH_INTERVAL_S = 1.0
 """How often to check for draining nodes."""
+_HOLD_PER_AGENT_S = 0.02
+"""How long plain reports wait for others: up to 100 agents together send about 50 items a second."""
+_MAX_HOLD_S = 2.0
 
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class _ActorAttempt:
+class _AgentAttempt:
     """The workers of one group, from `start` to `WorkersStopped`."""
 
     group: WorkerGroupSpec
     start_task: asyncio.Task[None] | None = None
     end_task: asyncio.Task[None] | None = None
     is_placing: bool = True
-    """Its actors are being placed, which can still be cancelled."""
-    slots: list[ActorSlot] = field(default_factory=list)
+    """Its workers are being placed, which can still be cancelled."""
+    slots: list[WorkerSlot] = field(default_factory=list)
     """In rank order; empty until the workers are started."""
+    agents: list[AgentSlot] = field(default_factory=list)
+    """Those that have workers."""
     num_left: int = 0
-    """How many of them have not ended."""
+    """How many of the agents have workers left."""
     is_kill_requested: bool = False
     is_over: bool = False
     unsent: list[tuple[int, ToWorker]] = field(default_factory=list)
@@ -60,12 +66,12 @@ class _ActorAttempt:
     """Draining nodes that the workers have been notified about."""
 
 
-class ActorEventLoop:
+class AgentEventLoop:
     def __init__(
         self,
         ray: Any,
-        actor_pool: ActorPool,
-        emit: Callable[[FromWorker | WorkersStopped], None],
+        agent_pool: AgentPool,
+        emit: Callable[[list[FromWorker | WorkersStopped]], None],
         say: Callable[[str], None],
         *,
         is_movable: bool = False,
@@ -75,19 +81,23 @@ class ActorEventLoop:
         `is_movable`: this process is restarted elsewhere when its node is taken away, so the run continues.
         """
         self._ray = ray
-        self.actor_pool = actor_pool
-        self._token = actor_pool.token
-        self._emit = emit
+        self.agent_pool = agent_pool
+        self._token = agent_pool.token
+        self._emit_all = emit
         self._notify_user = say
         self.is_waiting = False
         """Waiting for capacity: no worker has been started."""
-        self._attempt: _ActorAttempt | None = None
+        self._attempt: _AgentAttempt | None = None
         self._driver = "" if is_movable else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
         """All nodes ever seen draining."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_watching = False
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._are_calls_due = False
+        self._last_encoded: tuple[ToWorker | None, bytes] = (None, b"")
+        """A message to many ranks is encoded once."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(DaemonThreadExecutor())
         self._thread = threading.Thread(target=self._loop.run_forever, name="paceline-ray", daemon=True)
@@ -96,10 +106,13 @@ class ActorEventLoop:
     # Called from the controller's thread
 
     def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of this object, such as `start`, on its own thread."""
-        self._loop.call_soon_threadsafe(self._call_safely, call, *arguments)
+        """Call a method of this object, such as `start`, on its own thread. Calls are made in order."""
+        self._calls.append((call, arguments))
+        if not self._are_calls_due:
+            self._are_calls_due = True
+            self._loop.call_soon_threadsafe(self._make_calls)
 
-    def find_slot(self, rank: int) -> ActorSlot | None:
+    def find_slot(self, rank: int) -> WorkerSlot | None:
         attempt = self._attempt
         return attempt.slots[rank] if attempt is not None and rank < len(attempt.slots) else None
 
@@ -115,8 +128,15 @@ class ActorEventLoop:
 
     # Everything below runs on the event loop's thread
 
-    def _find_attempt(self) -> _ActorAttempt | None:
+    def _find_attempt(self) -> _AgentAttempt | None:
         return None if self._attempt is None or self._attempt.is_over else self._attempt
+
+    def _make_calls(self) -> None:
+        self._are_calls_due = False  # First: what is called for from now on may come too late for the loop below.
+        while self._calls:
+            call, arguments = self._calls.popleft()
+            self._call_safely(call, *arguments)
+        self._call_safely(self._send_outboxes)
 
     def _call_safely(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -140,17 +160,17 @@ class ActorEventLoop:
         if not self._is_watching:
             self._is_watching = True
             self._create_task(self._watch_draining)
-        self._attempt = attempt = _ActorAttempt(group)
+        self._attempt = attempt = _AgentAttempt(group)
         attempt.start_task = self._create_task(self._start_attempt, attempt)
 
-    async def _start_attempt(self, attempt: _ActorAttempt) -> None:
+    async def _start_attempt(self, attempt: _AgentAttempt) -> None:
         group = attempt.group
         # Modules to preload in the zygote before workers start; spawned workers import their own.
         preload = group.preload if group.start_method == "fork" else ()
         try:
             job = await asyncio.to_thread(self._ray.put, group.job)
             read = partial(self._create_task, self._read_stream)
-            slots = await self.actor_pool.place_actors(len(group.workers), preload, read)
+            slots = await self.agent_pool.place_workers(len(group.workers), preload, read)
             self._launch(attempt, slots, job)
         except Exception as error:  # noqa: BLE001 - reported as a failure of the engine
             attempt.is_placing = False
@@ -161,24 +181,30 @@ class ActorEventLoop:
             else:
                 self._report_failure(attempt, f"cannot start the workers: {nodes.summarize_error(error)}")
             if not isinstance(error, InsufficientCapacity):
-                await self.actor_pool.release_all()
+                await self.agent_pool.release_all()
             self._finish_attempt(attempt)
 
-    def _launch(self, attempt: _ActorAttempt, slots: list[ActorSlot], job: Any) -> None:
-        places = [slot.placement for slot in slots]
+    def _launch(self, attempt: _AgentAttempt, slots: list[WorkerSlot], job: Any) -> None:
         address = gcs_address()
         group = attempt.group
-        for rank, slot in enumerate(slots):
-            slot.rank, slot.pid, slot.last_seq, slot.has_reported_end, slot.is_stopped = rank, 0, 0, False, False
-            spec = place_worker(group.workers[rank], rank, places, self.actor_pool.placement_spec)
-            slot.log = spec.log
+        placed = place_workers(group.workers, [slot.placement for slot in slots], self.agent_pool.placement_spec)
+        specs: dict[AgentSlot, list[WorkerSpec]] = {slot.agent: [] for slot in slots}
+        for agent in specs:
+            agent.workers, agent.outbox, agent.is_stopped = {}, [], False
+        for rank, (slot, spec) in enumerate(zip(slots, placed, strict=True)):
             spec.env.setdefault("RAY_ADDRESS", address)
-            group_of_one = dataclasses.replace(group, workers=(spec,), job=b"")
-            self._track_call(slot, slot.actor.start.remote(self._token, group_of_one, job))
+            slot.rank, slot.log = rank, spec.log
+            slot.agent.workers[rank] = slot
+            specs[slot.agent].append(spec)
+        hold_s = min(_MAX_HOLD_S, _HOLD_PER_AGENT_S * len(specs))
+        for agent, workers in specs.items():
+            group_on_node = dataclasses.replace(group, workers=tuple(workers), job=b"")
+            self._track_call(agent, agent.actor.start.remote(self._token, group_on_node, job, hold_s))
         attempt.is_placing = self.is_waiting = False
-        attempt.slots, attempt.num_left = slots, len(slots)
+        attempt.slots, attempt.agents, attempt.num_left = slots, list(specs), len(specs)
         for rank, message in attempt.unsent:
             self.send(rank, message)
+        self._send_outboxes()
 
     def send(self, rank: int, message: ToWorker) -> None:
         if (attempt := self._find_attempt()) is None:
@@ -187,13 +213,26 @@ class ActorEventLoop:
             attempt.unsent.append((rank, message))
             return
         slot = self.find_slot(rank)
-        if slot is not None and not slot.is_stopped and not slot.is_lost:
-            self._track_call(
-                slot,
-                slot.actor.send.remote(
-                    self._token, messages.encode_message(_add_nodes_to_notice(message, attempt.slots))
-                ),
-            )
+        if slot is None or slot.agent.is_stopped or slot.agent.is_lost:
+            return
+        if message is not self._last_encoded[0]:
+            self._last_encoded = message, messages.encode_message(_add_nodes_to_notice(message, attempt.slots))
+        payload, outbox = self._last_encoded[1], slot.agent.outbox
+        if outbox and outbox[-1][1] is payload:
+            outbox[-1][0].append(rank)
+        else:
+            outbox.append(([rank], payload))
+
+    def _send_outboxes(self) -> None:
+        for agent in self._list_working_agents():
+            if agent.outbox:
+                outbox, agent.outbox = agent.outbox, []
+                self._track_call(agent, agent.actor.send.remote(self._token, outbox))
+
+    def _list_working_agents(self) -> list[AgentSlot]:
+        attempt = self._find_attempt()
+        agents = attempt.agents if attempt is not None else []
+        return [agent for agent in agents if not agent.is_stopped and not agent.is_lost]
 
     def stop(self, kill: bool) -> None:
         if (attempt := self._find_attempt()) is None:
@@ -203,36 +242,36 @@ class ActorEventLoop:
         if attempt.is_placing:
             self._abandon_attempt(attempt)
             return
-        for slot in attempt.slots:
-            if not slot.is_stopped and not slot.is_lost:
-                self._track_call(slot, slot.actor.stop.remote(self._token, kill))
+        self._send_outboxes()
+        for agent in self._list_working_agents():
+            self._track_call(agent, agent.actor.stop.remote(self._token, kill))
         if first:
             self._loop.call_later(_STOP_TIMEOUT_S, self._call_safely, self._abandon_unstopped, attempt)
 
-    def _abandon_unstopped(self, attempt: _ActorAttempt) -> None:
-        """Stop waiting for actors whose workers should have ended."""
-        for slot in attempt.slots:
-            if not attempt.is_over and not slot.is_stopped and not slot.is_lost:
+    def _abandon_unstopped(self, attempt: _AgentAttempt) -> None:
+        """Stop waiting for agents whose workers should have ended."""
+        for agent in attempt.agents:
+            if not attempt.is_over and not agent.is_stopped and not agent.is_lost:
                 self._create_task(
-                    self._on_actor_lost, slot, TimeoutError(f"its worker did not end within {_STOP_TIMEOUT_S:g} s")
+                    self._on_agent_lost, agent, TimeoutError(f"its workers did not end within {_STOP_TIMEOUT_S:g} s")
                 )
 
-    def _abandon_attempt(self, attempt: _ActorAttempt) -> asyncio.Task[None]:
-        """End an attempt and release its actors and bundles, once. The next attempt gets new actors."""
+    def _abandon_attempt(self, attempt: _AgentAttempt) -> asyncio.Task[None]:
+        """End an attempt and release its agents and bundles, once. The next attempt gets new ones."""
         if attempt.end_task is None:
             attempt.end_task = self._create_task(self._release_attempt, attempt)
         return attempt.end_task
 
-    async def _release_attempt(self, attempt: _ActorAttempt) -> None:
+    async def _release_attempt(self, attempt: _AgentAttempt) -> None:
         assert attempt.start_task is not None
         if attempt.is_placing:
             attempt.is_placing = False
             attempt.start_task.cancel()
         await asyncio.wait([attempt.start_task])
-        await self.actor_pool.release_all()
+        await self.agent_pool.release_all()
         self._finish_attempt(attempt)
 
-    def _finish_attempt(self, attempt: _ActorAttempt) -> None:
+    def _finish_attempt(self, attempt: _AgentAttempt) -> None:
         if not attempt.is_over:
             attempt.is_over = True
             self.is_waiting = False
@@ -247,97 +286,97 @@ class ActorEventLoop:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
-    # Output from actors, and the loss of actors
+    # Output from agents, and the loss of agents
 
-    async def _read_stream(self, slot: ActorSlot) -> None:
-        """Read an actor's output for as long as it lives."""
+    def _emit(self, message: FromWorker | WorkersStopped) -> None:
+        self._emit_all([message])
+
+    async def _read_stream(self, agent: AgentSlot) -> None:
+        """Read an agent's output for as long as it lives."""
         error: Exception = EOFError("its stream ended")
         try:
-            async for ref in slot.actor.stream_output.options(num_returns="streaming").remote(self._token):
-                self._handle_output(slot, await ref)
+            async for ref in agent.actor.stream_output.options(num_returns="streaming").remote(self._token):
+                self._handle_output(agent, await ref)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the stream is over
             error = problem
-        await self._on_actor_lost(slot, error)
+        await self._on_agent_lost(agent, error)
 
-    def _handle_output(self, slot: ActorSlot, output: WorkerOutput) -> None:
-        slot.pid = output.pid or slot.pid
-        if output.log_data:
-            append_to_log(slot.log, output.log_data)
+    def _handle_output(self, agent: AgentSlot, data: bytes) -> None:
+        output = decode_output(data)
+        for rank, pid in output.pids:
+            agent.workers[rank].pid = pid
+        for rank, log_data in output.logs:
+            append_to_log(agent.workers[rank].log, log_data)
+        received: list[FromWorker | WorkersStopped] = []
         for payload in output.messages:
             message = messages.decode_from_worker(payload)
-            slot.has_reported_end = slot.has_reported_end or isinstance(
-                message, messages.WorkerReturned | messages.WorkerFailed
-            )
-            slot.last_seq = message.seq if isinstance(message, messages.Reported) else slot.last_seq
-            self._emit(
-                self._expand_to_node(slot, message)
-                if isinstance(message, messages.PreemptionNoticeReceived)
-                else message
-            )
+            if type(message) is messages.Reported:  # Nearly all are.
+                agent.workers[message.rank].last_seq = message.seq
+            elif isinstance(message, messages.WorkerReturned | messages.WorkerFailed):
+                agent.workers[message.rank].has_reported_end = True
+            elif isinstance(message, messages.PreemptionNoticeReceived):
+                # It is for all workers on its machine, and only those.
+                is_drivers = agent.placement.node_id == self._driver
+                message = replace(message, ranks=tuple(agent.workers), includes_driver=is_drivers)
+            received.append(message)
+        self._emit_all(received)
         if output.stopped_attempt is not None:
-            self._on_worker_gone(slot)
+            self._on_workers_gone(agent)
 
-    def _expand_to_node(
-        self, slot: ActorSlot, notice: messages.PreemptionNoticeReceived
-    ) -> messages.PreemptionNoticeReceived:
-        """Extend a worker's preemption notice to all workers on its machine, and only those."""
-        node = slot.placement.node_id
-        slots = self._attempt.slots if self._attempt is not None else []
-        ranks = tuple(each.rank for each in slots if each.placement.node_id == node)
-        return replace(notice, ranks=ranks, includes_driver=node == self._driver)
-
-    def _on_worker_gone(self, slot: ActorSlot) -> None:
-        if slot.is_stopped or (attempt := self._find_attempt()) is None:
+    def _on_workers_gone(self, agent: AgentSlot) -> None:
+        if agent.is_stopped or (attempt := self._find_attempt()) is None:
             return
-        slot.is_stopped = True
+        agent.is_stopped = True
         attempt.num_left -= 1
         if not attempt.num_left:
             self._finish_attempt(attempt)
 
-    async def _on_actor_lost(self, slot: ActorSlot, error: Exception) -> None:
-        """Handle the loss of an actor. The reason is known only once the cluster knows it."""
-        at, attempt, was_lost = time.time(), self._find_attempt(), slot.is_lost
-        slot.is_lost = True
-        if was_lost or slot.is_stopped or attempt is None:
-            return  # If it had no worker, the next group will simply get another actor.
+    async def _on_agent_lost(self, agent: AgentSlot, error: Exception) -> None:
+        """Handle the loss of an agent with its workers. The reason is known only once the cluster knows it."""
+        at, attempt, was_lost = time.time(), self._find_attempt(), agent.is_lost
+        agent.is_lost = True
+        if was_lost or agent.is_stopped or attempt is None:
+            return  # If it had no workers, the next group will simply get another agent.
         if isinstance(error, self._ray.exceptions.ActorUnavailableError):
             try:
-                await self.actor_pool.query_placement(slot)
+                await self.agent_pool.query_placement(agent)
             except Exception as problem:  # noqa: BLE001 - reported below
                 error = problem
         survey = await asyncio.to_thread(nodes.survey_cluster, self._ray)
-        unsent = await asyncio.to_thread(read_unsent_reports, attempt.group.workers[slot.rank].begin, slot.last_seq)
-        if not slot.is_working():
+        workers = attempt.group.workers
+        unsent = await asyncio.to_thread(
+            lambda: [read_unsent_reports(workers[rank].begin, each.last_seq) for rank, each in agent.workers.items()]
+        )
+        if not agent.is_working():
             return  # Released meanwhile, with all others.
-        for message in unsent:
-            self._emit(message)
-        if not slot.has_reported_end:
-            # Also while workers are being stopped: a stop ends workers, never actors, and this loss may be its reason.
-            drained = slot.placement.node_id in self._draining
-            failure = nodes.make_loss_failure(
-                nodes.parse_loss(error), slot.rank, slot.placement, survey, drained=drained, at=at
-            )
-            self._emit(messages.WorkerFailed(attempt.group.attempt, slot.rank, failure))
+        loss, drained = nodes.parse_loss(error), agent.placement.node_id in self._draining
+        for (rank, worker), reports in zip(agent.workers.items(), unsent, strict=True):
+            self._emit_all([*reports])
+            if not worker.has_reported_end:
+                # Also while workers are being stopped: a stop ends workers, never agents, and this loss may be its
+                # reason.
+                failure = nodes.make_loss_failure(loss, rank, agent.placement, survey, drained=drained, at=at)
+                self._emit(messages.WorkerFailed(attempt.group.attempt, rank, failure))
         if not isinstance(error, self._ray.exceptions.ActorDiedError):
-            self._ray.kill(slot.actor)  # An actor that cannot be heard must not keep running.
-        self._on_worker_gone(slot)
+            self._ray.kill(agent.actor)  # An agent that cannot be heard must not keep running.
+        self._on_workers_gone(agent)
 
-    def _track_call(self, slot: ActorSlot, call: Awaitable[None]) -> None:
-        """Treat an actor that raises in a call as failed; the stream reports one that is lost."""
+    def _track_call(self, agent: AgentSlot, call: Awaitable[None]) -> None:
+        """Treat an agent that raises in a call as failed; the stream reports one that is lost."""
 
         async def await_call() -> None:
             try:
                 await call
             except self._ray.exceptions.RayTaskError as error:
-                if not slot.is_lost:
-                    await self._on_actor_lost(slot, error)
+                if not agent.is_lost:
+                    await self._on_agent_lost(agent, error)
             except self._ray.exceptions.RayError:
                 pass
 
         self._create_task(await_call)
 
     def _report_failure(
-        self, attempt: _ActorAttempt, message: str, kind: messages.FailureKind = "engine", *, again: bool = True
+        self, attempt: _AgentAttempt, message: str, kind: messages.FailureKind = "engine", *, again: bool = True
     ) -> None:
         failure = messages.WorkerFailure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
         self._emit(messages.WorkerFailed(attempt.group.attempt, 0, failure))
@@ -378,7 +417,7 @@ class ActorEventLoop:
                 )
 
 
-def _add_nodes_to_notice(message: ToWorker, slots: list[ActorSlot]) -> ToWorker:
+def _add_nodes_to_notice(message: ToWorker, slots: list[WorkerSlot]) -> ToWorker:
     if not isinstance(message, messages.StopAt) or message.preemption is None:
         return message
     ranks_on: dict[str, list[int]] = {}
