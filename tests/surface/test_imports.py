@@ -111,6 +111,9 @@ SETTINGS = "_core/settings.py"
 
 OTHERS_VARIABLES = {
     ("_engine/local/", "all variables"): "workers get a copy of the driver's environment, which is not looked at",
+    ("_engine/ray/authentication.py", "RAY_AUTH_MODE"): "Ray's own: what the user has set stays",
+    ("_engine/ray/authentication.py", "RAY_AUTH_TOKEN"): "Ray's own: the token for a cluster",
+    ("_engine/ray/authentication.py", "RAY_AUTH_TOKEN_PATH"): "Ray's own: the token for a cluster",
     ("_engine/local/devices.py", "CUDA_VISIBLE_DEVICES"): "CUDA's own: which GPUs may be given to workers",
     ("_engine/local/devices.py", "OMP_NUM_THREADS"): "OpenMP's own: what the user has set stays",
     ("_storage/address.py", "all variables"): "the clouds' own: where a store is, and for whom",
