@@ -46,6 +46,7 @@ def test_a_script_says_in_one_line_where_it_runs_and_why(cluster, run_script, tm
     expected = f"1 worker on the Ray cluster at {cluster.address} ({reason.format(address=cluster.address)})"
     assert expected in first, ended.stderr
     assert f"at {cluster.address}" in ended.stdout
+    assert ended.stderr.count("asks for no token") == (not cluster.address.startswith("127.")), ended.stderr
 
 
 def test_ray_that_is_initialised_is_used_unless_the_script_wants_this_machine(tmp_path, capsys):

@@ -6,6 +6,7 @@ functions and for type checkers count like all others; only cycles inside a pack
 
 import ast
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
@@ -110,6 +111,9 @@ SETTINGS = "_core/settings.py"
 
 OTHERS_VARIABLES = {
     ("_engine/local/", "all variables"): "workers get a copy of the driver's environment, which is not looked at",
+    ("_engine/ray/authentication.py", "RAY_AUTH_MODE"): "Ray's own: what the user has set stays",
+    ("_engine/ray/authentication.py", "RAY_AUTH_TOKEN"): "Ray's own: the token for a cluster",
+    ("_engine/ray/authentication.py", "RAY_AUTH_TOKEN_PATH"): "Ray's own: the token for a cluster",
     ("_engine/local/devices.py", "CUDA_VISIBLE_DEVICES"): "CUDA's own: which GPUs may be given to workers",
     ("_engine/local/devices.py", "OMP_NUM_THREADS"): "OpenMP's own: what the user has set stays",
     ("_storage/address.py", "all variables"): "the clouds' own: where a store is, and for whom",
@@ -122,6 +126,13 @@ OTHERS_VARIABLES = {
     ("train/lightning/strategy.py", "MASTER_PORT"): "torch's own: the address of its process group, for Lightning",
 }
 """What else may be read, for a reason: variables that belong to others."""
+
+RAY_PRIVATE = "_engine/ray/ray_private.py"
+"""The only module with names that Ray does not promise to keep."""
+_RAYS_OWN = re.compile(
+    r"(?<![\w.])(?:self\._?)?ray\.(?:\w+\.)*(?:_[a-z]\w*|experimental|autoscaler|cluster_utils|core|dashboard)\b"
+    r"|(?<![\w.])ray\.util\.state\b|\b_(?:internal_kv|raylet)_?\w*"
+)
 
 DYNAMIC = {"importlib.import_module", "import_module", "__import__"}
 READS = {"environ", "environb", "getenv", "getenvb"}
@@ -152,8 +163,16 @@ def violations(sources: Sources) -> list[str]:
         *(line for path, tree in trees.items() if "import paceline" in sources[path] for line in _reads(path, tree)),
         *_cycles(modules, imports),
         *(f"{path}: {name} names nothing" for path in sources for name in _parts(path) & VAGUE_NAMES),
+        *(line for path in sources if path != RAY_PRIVATE for line in _ray_names(path, sources[path])),
         *(line for path, tree in trees.items() if "env" in sources[path] for line in _environment_reads(path, tree)),
     ]
+
+
+def _ray_names(path: str, source: str) -> Iterator[str]:
+    """In the text, since a name may be looked up by a string as well."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if found := _RAYS_OWN.search(line):
+            yield f"{path}:{number} uses {found[0]}: only {RAY_PRIVATE} does"
 
 
 def _broken_rules(each: Import) -> Iterator[str]:
@@ -321,6 +340,7 @@ def test_the_package_keeps_its_direction() -> None:
 def test_the_rules_name_files_that_are_there() -> None:
     named = {
         SETTINGS,
+        RAY_PRIVATE,
         *(path for paths in OPTIONAL.values() for path in paths),
         *NEVER,
         *(path for rule in (EXCEPTIONS, OTHERS_VARIABLES) for path, _ in rule),
@@ -359,6 +379,9 @@ BREACHES = {
     "a part reached through the package": {"_control/run.py": "import paceline\npaceline.train.Result"},
     "a package of no layer": {"_extras/x.py": ""},
     "a package named helpers": {"train/helpers/x.py": ""},
+    "a private module of Ray": {"_engine/ray/nodes.py": "def read():\n    from ray._private import state"},
+    "a private name of Ray in a string": {"train/config.py": "x = 'ray._private.worker'"},
+    "a private name of Ray by attribute": {"_engine/ray/nodes.py": "self._ray.experimental.get()"},
     "a variable read by get": {"train/config.py": "import os\nx = os.environ.get('A')"},
     "a variable read where copies are made": {"_engine/local/engine.py": "import os\nx = os.environ['A']"},
 }

@@ -28,8 +28,11 @@ import json, sys
 import paceline
 paceline.init(engine="ray", address=sys.argv[1] or None)
 import ray
+from paceline._engine.ray import authentication
+exposure = authentication.find_exposure(ray.get_runtime_context().gcs_address)
 print()
-print(json.dumps([sum(node["Alive"] for node in ray.nodes()), ray.cluster_resources()]))
+nodes = sum(node["Alive"] for node in ray.nodes())
+print(json.dumps([nodes, ray.cluster_resources(), exposure, authentication.advise()]))
 """
 
 
@@ -61,12 +64,15 @@ def check_cluster() -> Iterator[DiagnosisLine]:
         if mismatch := _VERSIONS.findall(result.stderr):
             yield _describe_mismatch(setting, *mismatch[:2])
             return
-        last = next((line for line in reversed(result.stderr.strip().splitlines()) if line.strip()), "no output")
-        yield _line("Ray", "fail", f"{setting}: {last.strip()}", "look at the head's own logs")
+        said, _, hint = result.stderr.strip().partition("\nhint: ")
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "no output")
+        yield _line("Ray", "fail", f"{setting}: {last.strip()}", hint or "look at the head's own logs")
         return
-    nodes, resources = json.loads(result.stdout.rstrip().rpartition("\n")[2])
+    nodes, resources, exposure, advice = json.loads(result.stdout.rstrip().rpartition("\n")[2])
     text = f"{nodes} node{'s' * (nodes != 1)}, {resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs"
     yield _line("Ray", "ok", f"{installed_version('ray')}; {setting}: {text}")
+    if exposure is not None:
+        yield _line("Ray's token", "warn", exposure, advice)
 
 
 def _describe_mismatch(setting: str, cluster: tuple[str, str], here: tuple[str, str]) -> DiagnosisLine:

@@ -13,6 +13,10 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from paceline._core import settings
+from paceline._core.engine_choice import is_ray_in_use
+from paceline._engine.ray import authentication
+
 _REACHABLE_TIMEOUT_S = 5.0
 _EXTRA = 'pip install "paceline[ray]"'
 QUIET_OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
@@ -47,6 +51,8 @@ CONNECT_LOCK = threading.RLock()
 
 def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any:
     """Return Ray, initialised: as it is, with the cluster at an address, or with a new cluster on this machine."""
+    if address is None and settings.load().ray_address is None and not is_ray_in_use():
+        authentication.require_token_of_new_cluster()
     ray = import_ray()
     if address is not None and address.startswith("ray://"):
         raise ValueError(
@@ -68,6 +74,8 @@ def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any
         try:
             _check_reachable(address)
             ray.init(address=address, **options)
+        except PermissionError:
+            raise
         except OSError as error:
             raise ConnectionError(
                 f"cannot reach a Ray cluster at {address!r}: {str(error).splitlines()[0]}\n\n"
@@ -94,10 +102,11 @@ def is_same_cluster(address: str, cluster: str, here: str) -> bool:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Fail fast if nothing listens there: Ray would try for more than a minute."""
-    host, separator, port = (address or "").rpartition(":")
+    """Fail fast if nothing listens there, or if it asks for a token that is not here: Ray would try for a minute."""
+    host, separator, port = (address or settings.load().ray_address or "").rpartition(":")
     if separator and port.isdigit():
         socket.create_connection((host, int(port)), timeout=_REACHABLE_TIMEOUT_S).close()
+        authentication.check_access(f"{host}:{port}")
 
 
 def gcs_address() -> str:

@@ -1,7 +1,7 @@
 """The nodes of a cluster: their status, notices about draining nodes, and how the loss of an actor is described.
 
 Pure, except for what surveys and reads. Ray's public interface says why a node died and whether a lost actor was
-preempted; only its state accessor says which nodes are draining, and until when.
+preempted, but not which nodes are draining: see `ray_private`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._engine.messages import FailureKind, WorkerFailure
+from paceline._engine.ray import ray_private
 from paceline._engine.ray.cluster_capacity import ClusterCapacity, NodeCapacity
 from paceline._engine.ray.connection import gcs_address
 from paceline._engine.ray.node_agent import ActorPlacement
 
 _UNNAMED_TYPE = re.compile(r"node_[0-9a-f]+")
-_STATUS_KEY = b"__autoscaling_status"
 _GONE = ("DEAD", "DRAINING")
 """Statuses of nodes that take no more workers."""
 
@@ -64,34 +64,26 @@ def survey_cluster(ray: Any) -> ClusterSurvey:
 
 
 def read_draining_nodes() -> dict[str, float]:
-    """Return the draining nodes and their deadlines; empty if this version of Ray does not report them."""
-    from ray._private import state
-
-    query = getattr(state.state, "get_draining_nodes", None)
-    return {node_id: deadline_ms / 1000 for node_id, deadline_ms in query().items()} if query is not None else {}
+    """Return the draining nodes and their deadlines, in seconds since the epoch."""
+    return {node_id: deadline_ms / 1000 for node_id, deadline_ms in ray_private.get_draining_nodes().items()}
 
 
 def read_cluster() -> ClusterCapacity:
     """Return the resources of the cluster, as `ray status` does; changes of the last moments may be missing."""
-    sdk = _autoscaler_sdk()
-    state = sdk.get_cluster_resource_state(sdk.GcsClient(address=gcs_address()))
     nodes = [
         NodeCapacity(each.node_id.hex(), dict(each.total_resources), dict(each.available_resources), dict(each.labels))
-        for each in state.node_states
+        for each in ray_private.get_node_states(gcs_address())
         if _node_status(each) not in _GONE
     ]
     return ClusterCapacity(tuple(sorted(nodes, key=lambda node: node.id)), has_autoscaler())
 
 
 def has_autoscaler() -> bool:
-    from ray.experimental import internal_kv
-
-    status_json = internal_kv._internal_kv_get(_STATUS_KEY)
-    report = json.loads(status_json or "{}").get("autoscaler_report") or {}
+    report = json.loads(ray_private.get_autoscaling_report() or "{}").get("autoscaler_report") or {}
     mapped = [name for name in (report.get("node_type_mapping") or {}).values() if isinstance(name, str)]
     if has_named_types([*(report.get("active_nodes") or {}), *(report.get("pending_launches") or {}), *mapped]):
         return True
-    status = _autoscaler_sdk().get_cluster_status(gcs_address())
+    status = ray_private.get_autoscaler_status(gcs_address())
     if int(status.stats.autoscaler_version or 0) == 0:
         return False  # No version 2 autoscaler has reported.
     nodes = [*status.active_nodes, *status.idle_nodes, *status.pending_nodes]
@@ -101,12 +93,6 @@ def has_autoscaler() -> bool:
 def has_named_types(types: Iterable[str]) -> bool:
     """Without an autoscaler configuration, each node is a type of its own, named after the node."""
     return any(name and not _UNNAMED_TYPE.fullmatch(name) for name in types)
-
-
-def _autoscaler_sdk() -> Any:
-    from ray.autoscaler.v2 import sdk
-
-    return sdk
 
 
 def _node_status(state: Any) -> str:

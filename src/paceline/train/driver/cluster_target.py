@@ -13,6 +13,7 @@ from paceline._core.engine_choice import EngineChoice
 from paceline._engine.base import Engine, WorkerResources
 from paceline._engine.local.devices import DeviceShare
 from paceline._engine.local.launchers import InlineLauncher
+from paceline._engine.ray import authentication
 from paceline._engine.ray.cluster_capacity import find_capacity_problem
 from paceline._engine.ray.cluster_monitor import ClusterMonitor, MonitoredEngine
 from paceline._engine.ray.code_bundle import CodeBundle, build_code_bundle
@@ -102,6 +103,8 @@ class ClusterTarget:
         )
         if beside is None:
             self.engines.append(engine)
+            if warning := authentication.make_exposure_warning(gcs_address()):
+                say(warning)
         return cast(Engine, MonitoredEngine(engine, self._make_cluster_monitor()))
 
     @contextlib.contextmanager

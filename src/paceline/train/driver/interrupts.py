@@ -7,11 +7,12 @@ import threading
 from typing import Any, Protocol
 
 from paceline._core import settings
+from paceline._engine.ray import ray_private
 
 
 def _is_default_handler(handler: object) -> bool:
     """Whether the script has not set a handler. `ray.init()` installs one that ends the process."""
-    return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
+    return handler is signal.SIG_DFL or ray_private.is_signal_handler(handler)
 
 
 class Interruptible(Protocol):
