@@ -16,7 +16,7 @@ from paceline._storage.run_layout import RunLayout
 if TYPE_CHECKING:
     from paceline._storage.controller_registry import ControllerRegistry
     from paceline._storage.files import Files
-    from paceline._storage.lease import LeaseStore
+    from paceline._storage.lease import Fence, LeaseStore
     from paceline._storage.mailbox import Mailbox
     from paceline._storage.run_store import RunStore
     from paceline._storage.store import Store
@@ -104,7 +104,7 @@ class RunLocation:
         local = DiskMailbox(self.layout.requests)
         return local, RemoteMailbox(self.open_store) if self.address is not None else None
 
-    def open_run_store(self, files: Files, *, is_new: bool) -> RunStore:
+    def open_run_store(self, files: Files, *, is_new: bool, fence: Fence) -> RunStore:
         """Open the run for the driver that holds the lease.
 
         `is_new`: this is the run's first driver, so any files in the spool belong to another run and are removed.
@@ -125,7 +125,7 @@ class RunLocation:
             files.make_dir(layout.root)
         stored = read_stored_journal(store)
         reconcile_journal(layout.journal, stored)
-        journal_uploader = JournalUploader(store, layout.journal, len(stored))
+        journal_uploader = JournalUploader(store, layout.journal, len(stored), fence)
         return RemoteRunStore(
             store,
             layout,

@@ -112,7 +112,7 @@ def open_directory(
         opening.enter_context(contextlib.closing(lease))
         lease.start_renewing()
         preflight.check_storage(environment.files, layout)
-        store = location.open_run_store(environment.files, is_new=lease.number == 1)
+        store = location.open_run_store(environment.files, is_new=lease.number == 1, fence=lease)
         recovered, journal = recover(store, lease)
         opening.enter_context(contextlib.closing(journal))
         resources = opening.pop_all()
