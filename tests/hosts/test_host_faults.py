@@ -101,3 +101,21 @@ def test_a_frozen_worker_of_another_host_is_waited_for(start, hosts, dice):
         hosts[1].run("kill", f"-{signal.SIGCONT.value}", pid)
         run.finish()
         run.trial.seconds = run.seconds_without_step()
+
+
+def test_a_host_that_runs_a_tenth_of_the_time(start, hosts, dice):
+    """As when others take its processor: all its processes, Ray's too, are stopped for nine tenths of each second."""
+    with start("a host ten times slower, for 10 s") as run:
+        run.wait_for_step(strike_step(dice))
+        for _ in range(10):
+            hosts[2].signal_all(signal.SIGSTOP)
+            time.sleep(0.9)  # the fault itself
+            hosts[2].signal_all(signal.SIGCONT)
+            time.sleep(0.1)
+        run.finish()
+        run.trial.seconds = run.seconds_without_step()
+
+
+def test_a_link_that_is_slow(start, hosts, dice):
+    with hosts[2].limited_to("256kbit"), start("a link of 256 kbit/s") as run:
+        run.finish()
