@@ -96,7 +96,7 @@ bench-results: $(DEV_READY)  ## keep the last results: NAME=two-cores; the table
 	@$(RUN) benchmarks/keep.py $(NAME)
 
 # Two sessions: where Ray is initialised in the process, all runs are on its cluster.
-chaos: $(DEV_READY)  ## run the long tests, with real kills (an hour)
+chaos: $(DEV_READY)  ## run the long tests, with real kills (hours)
 	@mkdir -p build && rm -f $(TRIALS)
 	@$(RUN) -m pytest -m "chaos and not ray" -n 2 --fault-trials=$(TRIALS) tests $(ARGS); ended=$$?; \
 	  $(RUN) -m pytest -m "chaos and ray" --fault-trials=$(TRIALS) $(FAULT_TABLE) tests $(ARGS) && exit $$ended

@@ -115,11 +115,11 @@ def _running(kind: str) -> Iterator[Server]:
         process.kill()
 
 
-def _serve(kind: str) -> None:
+def _serve(kind: str, address: str = "127.0.0.1") -> None:
     if kind == "s3":
         from moto.server import ThreadedMotoServer
 
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
         server.start()
         port = server.get_host_and_port()[1]
     else:
@@ -134,4 +134,4 @@ def _serve(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(*sys.argv[1:])

@@ -3,6 +3,9 @@
 A test records each fault it plants with the fixture `fault_table`. `make chaos` prints the table, and `--fault-table`
 names a file to write it to. Rows travel with the reports of their tests, also from other processes. `--fault-trials`
 names a file that hands the faults of one session on to the next, so that one table has both.
+
+`@pytest.mark.seeds(60)` runs a test with 60 seeds in `make chaos`, times `--chaos-scale`, and with `few` others, one by
+default, elsewhere. The seed is in the name of the test.
 """
 
 import contextlib
@@ -165,6 +168,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Collecting(config), "fault-table")
+    config.addinivalue_line("markers", "seeds(many, few=1): how many in `make chaos`, and elsewhere")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    mark = metafunc.definition.get_closest_marker("seeds")
+    if mark is not None:
+        many = max(1, round(mark.args[0] * metafunc.config.getoption("--chaos-scale")))
+        seeds = [pytest.param(seed, marks=pytest.mark.chaos) for seed in range(100, 100 + many)]
+        metafunc.parametrize("seed", [*range(mark.kwargs.get("few", 1)), *seeds])
 
 
 @pytest.fixture

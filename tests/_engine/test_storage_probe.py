@@ -1,13 +1,14 @@
 """Whether two machines see the same storage, tested with two directories in place of two machines."""
 
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paceline._engine.ray import storage_probe
-from paceline._engine.ray.storage_probe import ProbeQuestion, RunStorage, StorageProbe, answer_probe
+from paceline._engine.ray.storage_probe import NodeReport, ProbeQuestion, RunStorage, StorageProbe, answer_probe
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def _elsewhere(question: ProbeQuestion, tmp_path: Path) -> ProbeQuestion:
 
 def test_detects_a_directory_of_the_same_name_that_is_not_shared(probe: StorageProbe, tmp_path: Path) -> None:
     for node in ("n1", "n2"):
-        assert probe.find_problem(node, answer_probe(probe.question, node)) == ""
+        assert probe.read_report(node, answer_probe(probe.question, node)) == NodeReport()
     question = _elsewhere(probe.question, tmp_path)
     assert "is missing here" in answer_probe(question, "n1")
     (tmp_path / "elsewhere").mkdir()
@@ -38,10 +39,27 @@ def test_detects_a_copy_whose_files_do_not_appear(probe: StorageProbe, tmp_path:
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere")
     problem = answer_probe(_elsewhere(probe.question, tmp_path), "n1")
     assert problem == ""
-    assert "did not appear" in probe.find_problem("n1", problem)
+    assert "did not appear" in probe.read_report("n1", problem).problem
     question = next((tmp_path / "elsewhere").rglob("driver"))
     question.write_text("of another run")
     assert "has other contents here" in answer_probe(_elsewhere(probe.question, tmp_path), "n1")
+
+
+@pytest.mark.parametrize(
+    ("there", "lead_s"), [(99.0, -1.0), (100.0, 0.0), (159.0, 0.0), (160.5, 0.5), (3760.0, 3600.0)]
+)
+def test_a_clock_is_off_only_by_what_the_round_trip_does_not_explain(there: float, lead_s: float) -> None:
+    assert storage_probe.compute_clock_lead(there, asked_at=100.0, received_at=160.0) == lead_s
+
+
+def test_reports_the_clock_of_a_node_with_its_answer(probe: StorageProbe, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_probe.time, "time", lambda: here() - 3600)
+        assert answer_probe(probe.question, "n1") == ""
+    report = probe.read_report("n1", "")
+    assert (report.problem, round(report.clock_lead_s / 60)) == ("", -60)
+    assert "node n1 is 3,600 s behind this machine's" in storage_probe.format_clock_warning("n1", report.clock_lead_s)
 
 
 def test_reports_why_a_directory_cannot_be_written(probe: StorageProbe, tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ class Lost:
 
     raise_if_lost = check
 
+    def check_if_overdue(self):
+        """Not yet: it is lost by the time that it is checked."""
+
 
 class HookedFiles(LocalFiles):
     """Calls `before` with the name and the arguments of everything that is done to files, and `after` behind it."""

@@ -1,13 +1,16 @@
 """The journal in a store: consecutive segments, one writer, and which of two journals counts."""
 
+import contextlib
 import gzip
 import uuid
 
 import pytest
+from saving import Lost
 
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.address import open_store_at
 from paceline._storage.files import LocalFiles
+from paceline._storage.lease import NoFence
 from paceline._storage.run_store import JournalUploader, read_stored_journal, reconcile_journal
 from paceline._view.journal.tail import RemoteJournalTail
 
@@ -20,6 +23,10 @@ def store():
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "journal.jsonl"
+
+
+class Held(NoFence):
+    number = 2
 
 
 def append(path, text):
@@ -77,6 +84,20 @@ def test_the_lines_of_a_driver_that_took_over_on_this_machine_are_not_uploaded_b
         segments.upload_new()
     JournalUploader(store, path, len(b"ours\n")).upload_new()
     assert read_stored_journal(store) == b"ours\ntheirs\n"
+
+
+@pytest.mark.parametrize("fence", [Held(), Lost()], ids=["holder", "late"])
+def test_a_segment_that_came_too_late_from_a_driver_that_lost_the_run_is_replaced_by_the_holder_alone(
+    store, path, fence
+):
+    path.write_bytes(b"ours\n")
+    segments = JournalUploader(store, path, fence=fence)
+    store.create("journal/0000000000000000", b"too late\n")
+    with pytest.raises(RunHeldError, match="taken over") if isinstance(fence, Lost) else contextlib.nullcontext():
+        segments.upload_new()
+        append(path, b"more\n")
+        segments.upload_new()
+    assert read_stored_journal(store) == (b"too late\n" if isinstance(fence, Lost) else b"ours\nmore\n")
 
 
 def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store, path):

@@ -141,7 +141,7 @@ def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_learns_by_who
     lease = take(lease_store(), clock, alive=True)
     assert lease.number == 2
     lease.check()
-    for act in (paused.check, paused.raise_if_lost):
+    for act in (paused.check_if_overdue, paused.check, paused.raise_if_lost):
         with pytest.raises(RunHeldError, match=rf"run 'run' was taken over by process {os.getpid()} on .*, since 20"):
             act()
     assert paused.is_lost

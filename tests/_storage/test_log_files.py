@@ -8,6 +8,7 @@ import pytest
 from paceline import train
 from paceline._storage import log_files
 from paceline._storage.files import LocalFiles
+from paceline._storage.lease import UNFENCED
 from paceline._storage.log_files import open_whole_log, trim_log
 from paceline._storage.run_location import RunLocation
 from paceline._view import logs
@@ -54,7 +55,7 @@ def test_a_log_keeps_its_first_part_and_its_latest_output_and_says_how_much_is_m
 def test_only_what_is_kept_of_a_log_is_uploaded(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path))
     location = RunLocation("memory://logs", uuid.uuid4().hex)
-    run_store = location.open_run_store(LocalFiles(), is_new=True)
+    run_store = location.open_run_store(LocalFiles(), is_new=True, fence=UNFENCED)
     log = location.layout.log(1, 0)
     log.parent.mkdir(parents=True)
     log.write_bytes(b"first\n" + 5 * LIMIT * b"x" + b"\nlast\n")

@@ -13,6 +13,7 @@ from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.files import LocalFiles
+from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import LOG_UPLOAD_INTERVAL_S, JournalUploader, RemoteRunStore, read_store_manifest
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.usefixtures("without_fsync")
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
-    run_store = RunLocation(f"memory://{uuid.uuid4().hex}", "run").open_run_store(LocalFiles(), is_new=True)
+    run_store = RunLocation(f"memory://{uuid.uuid4().hex}", "run").open_run_store(
+        LocalFiles(), is_new=True, fence=UNFENCED
+    )
     run_store.layout.journal.write_bytes(b"started\n")
     return run_store
 
@@ -34,7 +37,7 @@ def run_store(request, tmp_path):
     if request.param == "store":
         return request.getfixturevalue("remote")
     (tmp_path / "run").mkdir()
-    return RunLocation(str(tmp_path), "run").open_run_store(LocalFiles(), is_new=True)
+    return RunLocation(str(tmp_path), "run").open_run_store(LocalFiles(), is_new=True, fence=UNFENCED)
 
 
 def record(seq, name=None, attempt=1):

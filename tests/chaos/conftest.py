@@ -1,8 +1,4 @@
-"""Runs of one's own: temporary files are looked for in a directory that only this test uses.
-
-`@pytest.mark.seeds(60)` runs a test with 60 seeds in `make chaos`, times `--chaos-scale`, and with `few` others, one by
-default, elsewhere. The seed is in the name of the test.
-"""
+"""Runs of one's own: temporary files are looked for in a directory that only this test uses."""
 
 import contextlib
 import functools
@@ -14,18 +10,6 @@ import pytest
 
 from paceline.train import DataParallelTrainer
 from paceline.train.driver.run_spec import RunEnvironment
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "seeds(many, few=1): how many in `make chaos`, and elsewhere")
-
-
-def pytest_generate_tests(metafunc):
-    mark = metafunc.definition.get_closest_marker("seeds")
-    if mark is not None:
-        many = max(1, round(mark.args[0] * metafunc.config.getoption("--chaos-scale")))
-        seeds = [pytest.param(seed, marks=pytest.mark.chaos) for seed in range(100, 100 + many)]
-        metafunc.parametrize("seed", [*range(mark.kwargs.get("few", 1)), *seeds])
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import platform
 import signal
 import sys
 import textwrap
@@ -131,19 +132,25 @@ REFUSED = {
         ("paceline/__init__.py", "__version__ = '0.0.1'"),
         ("has Paceline 0.0.1", "{version} (Python ", "hint: install", "another attempt would end the same way"),
     ),
+    "another python": (
+        ("platform.py", f"exec(open({platform.__file__!r}).read())\npython_version = lambda: '3.9.1'"),
+        ("has Python 3.9.1 with Paceline", "the driver Python 3.", "hint: functions cannot be sent between minor"),
+    ),
     "an actor that cannot start": (("xxhash.py", "raise ImportError('planted')"), ("ImportError: planted", "node")),
     "no such environment": (None, ("cannot set up the workers' environment on node", "worker_runtime_env")),
 }
 
 
+def plant_module(tmp_path, name, source):
+    """Return the environment of a worker that finds this module before any other of the name."""
+    (tmp_path / "there" / name).parent.mkdir(parents=True)
+    (tmp_path / "there" / name).write_text(source)
+    return {"env_vars": {"PYTHONPATH": os.pathsep.join([str(tmp_path / "there"), *sys.path])}}
+
+
 @pytest.mark.parametrize(("module", "parts"), REFUSED.values(), ids=REFUSED)
 def test_a_node_that_cannot_have_workers_is_reported_in_a_few_sentences(module, parts, tmp_path, fit, capfd):
-    environment = {"conda": "no-such-environment"}
-    if module is not None:
-        name, source = module
-        (tmp_path / "there" / name).parent.mkdir(parents=True)
-        (tmp_path / "there" / name).write_text(source)
-        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(tmp_path / "there"), *sys.path])}}
+    environment = plant_module(tmp_path, *module) if module is not None else {"conda": "no-such-environment"}
     with pytest.raises(TrainingFailedError) as raised:
         fit(lambda: None, worker_runtime_env=environment)
     text = str(raised.value)
@@ -151,6 +158,18 @@ def test_a_node_that_cannot_have_workers_is_reported_in_a_few_sentences(module, 
         assert part.format(version=paceline.__version__) in text
     assert len(text) < 1200
     assert "Traceback" not in capfd.readouterr().err or module is None
+
+
+def test_a_node_whose_clock_is_off_is_named_and_trains(tmp_path, fit, capfd):
+    source = "import time\nreal = time.time\ntime.time = lambda: real() + 3600"
+    environment = plant_module(tmp_path, "sitecustomize.py", source)
+    assert fit(lambda: "trained", worker_runtime_env=environment).return_value == "trained"
+    said = capfd.readouterr().err
+    (node,) = (node for node in ray.nodes() if node["NodeID"] in said)
+    assert (
+        f"paceline: the clock of node {node['NodeManagerAddress']} ({node['NodeID']}) is 3,600 s ahead of this "
+        "machine's; clocks must agree to 300 s, or" in said
+    ), said
 
 
 @ray.remote(num_cpus=0)

@@ -45,7 +45,7 @@ while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
 
 def missing_tools():
     """Return what this machine lacks to make hosts; empty if nothing."""
-    missing = [tool for tool in ("ip", "iptables", "unshare", "nsenter") if shutil.which(tool) is None]
+    missing = [tool for tool in ("ip", "iptables", "tc", "unshare", "nsenter") if shutil.which(tool) is None]
     if os.geteuid() != 0:
         return "root"
     if missing:
@@ -131,22 +131,33 @@ class Host:
             raise AssertionError(f"{command} ended with {process.returncode}:\n{output}")
         return output
 
-    def start_ray(self, *options, num_cpus=2):
+    def start_ray(self, *options, num_cpus=2, env=None):
+        """Start a Ray node, on the first host the head. What it starts inherits its variables, workers too."""
         ray = Path(sys.executable).with_name("ray")
         where = ["--head", f"--port={PORT}", "--include-dashboard=false"]
-        if self._network.head is not None:
+        if self._network.head not in (None, self):
             where = [f"--address={self._network.head.address}:{PORT}"]
         else:
             self._network.head = self
         common = [f"--node-ip-address={self.address}", f"--num-cpus={num_cpus}", "--object-store-memory=100000000"]
         command = [ray, "start", *where, *common, "--disable-usage-stats", "--block", *options]
         variables = {name: value for name, value in os.environ.items() if name != _MARK}
-        variables["HOME"] = "/tmp/home"
+        variables |= {"HOME": "/tmp/home", **(env or {})}
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         subprocess.run([*_APART, *self._enter(*command)], env=variables, check=True, **quiet)
 
     def has_ray_node(self):
         return self.is_alive and bool(self.run("sh", "-c", "pgrep -x raylet || true").strip())
+
+    def stop_ray(self):
+        """Stop the Ray node of this host, which tells the head."""
+        self.run(Path(sys.executable).with_name("ray"), "stop")
+
+    def signal_all(self, signum):
+        """Signal all processes of this host, as when a virtual machine is frozen and thawed."""
+        self.run("sh", "-c", f"kill -{int(signum)} -1")
+        # `nsenter` stops with what it runs, and is no process of the host.
+        subprocess.run(["pkill", f"-{int(signum)}", "-f", f"^nsenter -t {self._pid} "], check=False)
 
     def set_link(self, state):
         """Set the link `up` or `down`, as when a cable is pulled: at the bridge, which the host does not notice."""
@@ -161,6 +172,19 @@ class Host:
             yield
         finally:
             _call(*table, "-D", "INPUT", *rule, "-j", "DROP")
+
+    @contextlib.contextmanager
+    def limited_to(self, rate):
+        """Let only so much through in each direction, such as `1mbit`."""
+        ends = (self._namespace, "eth0"), (self._network.switch, self._port)
+        for namespace, device in ends:
+            shape = ["rate", rate, "burst", "32kb", "latency", "400ms"]
+            _call("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *shape)
+        try:
+            yield
+        finally:
+            for namespace, device in ends:
+                _call("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
 
     def kill(self):
         """End the host with all its processes, at once."""
@@ -194,6 +218,7 @@ class Network:
         self.shared.mkdir()
         self.head = None
         self.hosts = []
+        self._plain_hosts = []
         self._num_hosts = num_hosts
         _call("ip", "netns", "add", self.switch)
         try:
@@ -229,11 +254,21 @@ class Network:
         for number, host in enumerate(self.hosts):
             # Ray takes back a node that it has given up only as a new one.
             if host.address not in alive or not host.has_ray_node():
-                host.remove()
-                shutil.rmtree(self.directory / host.name)
-                self.hosts[number] = Host(self, number + 1)
-                self.hosts[number].start_ray()
+                self.replace(number).start_ray()
         self.wait_for_nodes(len(self.hosts))
+
+    def replace(self, number):
+        """Put a new host in the place of one, as after a restart of the machine: without a Ray node."""
+        self.hosts[number].remove()
+        shutil.rmtree(self.directory / self.hosts[number].name)
+        self.hosts[number] = Host(self, number + 1)
+        return self.hosts[number]
+
+    def add_plain_host(self):
+        """Add a host without a Ray node, for a server; nothing restores it."""
+        host = Host(self, len(self.hosts) + len(self._plain_hosts) + 1)
+        self._plain_hosts.append(host)
+        return host
 
     def wait_for_nodes(self, num_nodes):
         """Wait until the cluster has this many nodes."""
@@ -241,6 +276,6 @@ class Network:
             self.head.run(sys.executable, "-c", _WAIT_FOR_NODES, f"{self.head.address}:{PORT}", num_nodes, timeout=120)
 
     def close(self):
-        for host in self.hosts:
+        for host in (*self.hosts, *self._plain_hosts):
             host.remove()
         _call("ip", "netns", "del", self.switch)

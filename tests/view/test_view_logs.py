@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from paceline._storage import run_store
 from paceline._storage.files import LocalFiles
+from paceline._storage.lease import UNFENCED
 from paceline._storage.run_location import RunLocation
 from paceline._view import logs
 
@@ -125,7 +126,7 @@ def in_store(tmp_path, monkeypatch):
     """A run in a store: its location, where it is written, and its log, which has a line."""
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
     location = RunLocation(f"memory://{uuid.uuid4().hex}", "run")
-    opened = location.open_run_store(LocalFiles(), is_new=True)
+    opened = location.open_run_store(LocalFiles(), is_new=True, fence=UNFENCED)
     location.layout.journal.write_bytes(b"line\n")
     return location, opened, write(location, b"one\n")
 

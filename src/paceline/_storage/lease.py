@@ -91,6 +91,9 @@ class Fence(Protocol):
     def raise_if_lost(self) -> None:
         """The same without I/O, as of the last check."""
 
+    def check_if_overdue(self) -> None:
+        """`check` if the lease was not renewed for so long that another driver may have it; else `raise_if_lost`."""
+
 
 class NoFence:
     """For writes where no second driver is possible."""
@@ -101,6 +104,9 @@ class NoFence:
         pass
 
     def raise_if_lost(self) -> None:
+        pass
+
+    def check_if_overdue(self) -> None:
         pass
 
 
@@ -265,6 +271,12 @@ class Lease:
     def raise_if_lost(self) -> None:
         if self._lost_reason is not None:
             raise RunHeldError(self._lost_reason)
+
+    def check_if_overdue(self) -> None:
+        self.raise_if_lost()
+        # A restarted controller takes over at once, and waits for no lease to lapse.
+        if self.holder.controller or self._clock.now() - self.holder.beat > self.holder.ttl_s:
+            self.check()
 
     def mark_alone(self) -> None:
         """Record that no earlier driver has the journal open any more."""

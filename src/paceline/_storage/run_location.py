@@ -110,12 +110,11 @@ class RunLocation:
         local = DiskMailbox(self.layout.requests)
         return local, RemoteMailbox(self.open_store) if self.address is not None else None
 
-    def open_run_store(self, files: Files, *, is_new: bool, fence: Fence | None = None) -> RunStore:
+    def open_run_store(self, files: Files, *, is_new: bool, fence: Fence) -> RunStore:
         """Open the run for the driver that holds the lease.
 
         `is_new`: this is the run's first driver, so any files in the spool belong to another run and are removed.
         """
-        from paceline._storage.lease import UNFENCED
         from paceline._storage.run_store import (
             DiskRunStore,
             JournalUploader,
@@ -126,14 +125,14 @@ class RunLocation:
 
         if self.address is None:
             return DiskRunStore(files, self.layout)
-        layout, store, fence = self.layout, self.open_store(), fence or UNFENCED
+        layout, store = self.layout, self.open_store()
         if is_new:
             fence.check()
             files.remove_tree(layout.root)
             files.make_dir(layout.root)
         stored = read_stored_journal(store)
         reconcile_journal(files, layout.journal, stored, fence)
-        journal_uploader = JournalUploader(store, layout.journal, len(stored))
+        journal_uploader = JournalUploader(store, layout.journal, len(stored), fence)
         return RemoteRunStore(
             store,
             layout,

@@ -71,8 +71,9 @@ def reconcile_journal(files: Files, path: Path, stored: bytes, fence: Fence = UN
 class JournalUploader:
     """Uploads the part of a journal that is not in the store yet. Thread-safe."""
 
-    def __init__(self, store: Store, path: Path, num_stored: int = 0) -> None:
+    def __init__(self, store: Store, path: Path, num_stored: int = 0, fence: Fence = UNFENCED) -> None:
         self._store = store
+        self._fence = fence
         self._path = path
         self._num_stored = num_stored
         self._identity: tuple[int, int] | None = None
@@ -81,7 +82,7 @@ class JournalUploader:
         self._lock = threading.Lock()
 
     def upload_new(self) -> None:
-        """Upload the new lines. Raises `RunHeldError` if another driver has stored different ones there."""
+        """Upload the new lines. Raises `RunHeldError` if another driver has the run."""
         with self._lock:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -97,13 +98,25 @@ class JournalUploader:
             data = data[: data.rfind(b"\n") + 1]
             if not data:
                 return
+            self._fence.check_if_overdue()
             key = f"{JOURNAL_PREFIX}/{self._num_stored:016d}"
-            if not self._store.create(key, compress_segment(data)):
-                raise RunHeldError(
-                    f"{self._store.uri}/{key} was written by another driver, which has taken over the run\n\n"
-                    "hint: let the other driver finish, or end it and run this script again"
-                )
+            segment = compress_segment(data)
+            if not self._store.create(key, segment):
+                self._replace_late_segment(key, segment)
             self._num_stored += len(data)
+
+    def _replace_late_segment(self, key: str, segment: bytes) -> None:
+        """Replace what a driver that has lost the run stored there. Raises `RunHeldError` if this one has lost it.
+
+        A put of a driver that was cut off may arrive long after another took over and read the journal.
+        """
+        _, tag = self._store.read_tagged(key)
+        self._fence.check()
+        if self._fence is UNFENCED or self._store.replace(key, segment, tag) is None:
+            raise RunHeldError(
+                f"{self._store.uri}/{key} was written by another driver, which has taken over the run\n\n"
+                "hint: let the other driver finish, or end it and run this script again"
+            )
 
 
 log = logging.getLogger("paceline")

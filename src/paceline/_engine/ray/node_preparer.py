@@ -1,14 +1,15 @@
-"""Prepares nodes for workers: ships the code bundle, checks versions and storage, and explains failed starts.
+"""Prepares nodes for workers: ships the code bundle, checks versions, storage and clocks, and explains failed starts.
 
 An actor that does not start, a node with another version of Paceline, a node that cannot see the run's storage: each
-gets one message with the node and a solution. None is retried, because it would fail the same way.
+gets one message with the node and a solution. None is retried, because it would fail the same way. A clock that is far
+off is only a warning: it endangers no checkpoint, since leases are numbered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from paceline._engine.ray import storage_probe
 from paceline._engine.ray.code_bundle import CodeBundle
 from paceline._engine.ray.connection import import_ray
 from paceline._engine.ray.node_agent import ActorPlacement
+from paceline._storage.lease import MAX_CLOCK_SKEW_S
 
 _ASK_TIMEOUT_S = 60.0
 """How long a node may take to check the run's storage, or to describe itself."""
@@ -34,11 +36,17 @@ class StartRefused(Exception):
 
 
 class NodePreparer:
-    def __init__(self, code_bundle: CodeBundle | None = None, storage: storage_probe.RunStorage | None = None) -> None:
+    def __init__(
+        self,
+        code_bundle: CodeBundle | None = None,
+        storage: storage_probe.RunStorage | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._code_bundle = bundle = code_bundle if code_bundle is not None else CodeBundle()
         self.encoded_config = msgspec.json.encode(bundle.config)
         self.actor_options = {"runtime_env": dict(bundle.runtime_env)} if bundle.runtime_env is not None else {}
         self._storage = storage
+        self._notify_user = say
         self._files: list[Any] = []
         self._checked_nodes: set[str] = set()
         """Nodes that are known to see the run's storage."""
@@ -50,7 +58,7 @@ class NodePreparer:
         return self._files
 
     async def check_actors(self, token: str, actors: Sequence[tuple[Any, ActorPlacement]]) -> None:
-        """Check that new actors can work for this driver. Storage is checked once per node."""
+        """Check that new actors can work for this driver. Storage and clock are checked once per node."""
         config = self._code_bundle.config
         for _, placement in actors:
             _check_version(config.version, config.python, placement.version, placement.python, _format_node(placement))
@@ -71,15 +79,17 @@ class NodePreparer:
         try:
             calls = (actor.check_storage.remote(token, probe.question) for actor, _ in new.values())
             answers = await asyncio.gather(*map(_await_answer, calls))
-            problems = {
-                _format_node(placement): problem
+            reports = {
+                _format_node(placement): await asyncio.to_thread(probe.read_report, placement.node_id, answer)
                 for answer, (_, placement) in zip(answers, new.values(), strict=True)
-                if (problem := await asyncio.to_thread(probe.find_problem, placement.node_id, answer))
             }
         finally:
             await asyncio.to_thread(probe.close)
-        if problems:
+        if problems := {node: report.problem for node, report in reports.items() if report.problem}:
             raise StartRefused(storage_probe.format_unshared_error(self._storage, problems), "storage")
+        for node, report in reports.items():
+            if abs(report.clock_lead_s) > MAX_CLOCK_SKEW_S:
+                self._notify_user(storage_probe.format_clock_warning(node, report.clock_lead_s))
         self._checked_nodes |= new.keys()
 
     async def explain_failure(self, error: Exception, group: Any, bundle: int) -> StartRefused:

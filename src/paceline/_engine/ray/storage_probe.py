@@ -1,7 +1,8 @@
-"""Check whether the nodes see the storage of a run, once per node before its workers start.
+"""Check each node once before its workers start: whether it sees the storage of the run, and whether its clock agrees.
 
 The driver writes a probe into the run's directory or store; a node reads it and writes an answer beside it, which the
-driver reads. This detects a directory that has the same path on each machine but is not shared.
+driver reads. This detects a directory that has the same path on each machine but is not shared. The answer has the time
+of the node, which lies between question and answer unless a clock is wrong.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paceline._core.system import make_private_dirs
 from paceline._storage.files import write_private_file
+from paceline._storage.lease import MAX_CLOCK_SKEW_S
 
 _PROBES_DIRECTORY = ".probe"
 _QUESTION = "driver"
@@ -42,25 +45,39 @@ class ProbeQuestion:
     content: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
+@dataclass(frozen=True)
+class NodeReport:
+    """What the probe says about one node."""
+
+    problem: str = ""
+    """What is wrong with its view of the storage; empty if nothing is."""
+    clock_lead_s: float = 0.0
+    """How far its clock is ahead of the driver's, at least; negative if it is behind."""
+
+
 class StorageProbe:
-    """The driver's side: `question` goes to a node, `find_problem` checks its answer, `close` cleans up."""
+    """The driver's side: `question` goes to a node, `read_report` checks its answer, `close` cleans up."""
 
     def __init__(self, storage: RunStorage) -> None:
         self.question = ProbeQuestion(storage)
         self._location = _open_probe_location(self.question)
+        self._asked_at = time.time()
 
     def write_question(self) -> None:
+        self._asked_at = time.time()
         self._location.write(_QUESTION, self.question.content.encode())
 
-    def find_problem(self, node_id: str, node_problem: str) -> str:
-        """Return what is wrong with a node's view; empty if nothing is. `node_problem`: what the node itself found."""
+    def read_report(self, node_id: str, node_problem: str) -> NodeReport:
+        """Report on a node that has answered. `node_problem`: what the node itself found."""
         if node_problem:
-            return node_problem
+            return NodeReport(node_problem)
         try:
-            answer = self._location.read(node_id)
+            echo, _, answered_at = self._location.read(node_id).decode(errors="replace").partition(" ")
         except FileNotFoundError:
-            return "a file written there did not appear here"
-        return "" if answer == self.question.content[::-1].encode() else "a file written there has other contents here"
+            return NodeReport("a file written there did not appear here")
+        if echo != self.question.content[::-1]:
+            return NodeReport("a file written there has other contents here")
+        return NodeReport(clock_lead_s=compute_clock_lead(float(answered_at), self._asked_at, time.time()))
 
     def close(self) -> None:
         self._location.clear()
@@ -73,12 +90,25 @@ def answer_probe(question: ProbeQuestion, node_id: str) -> str:
         content = location.read(_QUESTION)
         if content != question.content.encode():
             return "the driver's file has other contents here"
-        location.write(node_id, question.content[::-1].encode())
+        location.write(node_id, f"{question.content[::-1]} {time.time()!r}".encode())
     except FileNotFoundError:
         return "the driver's file is missing here"
     except (OSError, ValueError, ImportError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     return ""
+
+
+def compute_clock_lead(there: float, asked_at: float, received_at: float) -> float:
+    """Return how far another clock is ahead at least, if it showed `there` between two times of this one."""
+    return max(there - received_at, 0.0) + min(there - asked_at, 0.0)
+
+
+def format_clock_warning(node: str, lead_s: float) -> str:
+    return (
+        f"the clock of node {node} is {abs(lead_s):,.0f} s {'ahead of' if lead_s > 0 else 'behind'} this machine's; "
+        f"clocks must agree to {MAX_CLOCK_SKEW_S:.0f} s, or a driver on one of the two may take over the other's run "
+        "while it is alive. Use NTP on all machines"
+    )
 
 
 def format_unshared_error(storage: RunStorage, nodes: dict[str, str]) -> str:

@@ -96,7 +96,7 @@ class ClusterTarget:
             resources,
             say,
             self._choice.address,
-            node_preparer=NodePreparer(self.code_bundle, storage),
+            node_preparer=NodePreparer(self.code_bundle, storage, say),
             least=self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None,
             most=self._max_workers,
             is_movable=self._is_in_actor,
