@@ -110,9 +110,12 @@ def test_a_script_passes_a_notice_on_and_goes_back_into_the_queue_unless_it_was_
     slurm = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "2", "SLURMD_NODENAME": "alpha"}
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "STATE": state, **slurm}
     with subprocess.Popen(["bash", "-c", script], cwd=tmp_path, env=environment) as batch:
-        (tmp_path / "ready").read_bytes()
-        batch.send_signal(number)
-        assert batch.wait(timeout=60) == 75
+        try:
+            (tmp_path / "ready").read_bytes()
+            batch.send_signal(number)
+            assert batch.wait(timeout=60) == 75
+        finally:
+            batch.kill()
     calls = (tmp_path / "calls").read_text().splitlines()
     assert "python train.py at 10.0.0.1:20123" in calls
     (ray,) = [call for call in calls if call.startswith("ray ")]
