@@ -133,10 +133,7 @@ class Slurm:
     def close(self):
         for host in self.hosts:
             if host.is_alive:
-                host.run(
-                    "bash", "-c", "pkill -9 'slurm|munged'; while pgrep 'slurm|munged'; do :; done > /dev/null; true"
-                )
-                host.run("bash", "-c", _TIDY_UP + "true", self._group(host))
+                host.run("bash", "-c", _TIDY_UP, self._group(host))
         self._network.close()
 
     def _group(self, host):
