@@ -19,7 +19,7 @@ NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
 NOT_HAD := not installed: tests that need it are skipped, and say so; to try again: rm $(DEV_READY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz mutation fresh release-check lint types format docs frontend page-tools screenshots bench bench-peers \
+.PHONY: help demo test test-all test-cluster fuzz mutation fresh release-check lint types format docs frontend page-tools screenshots bench bench-peers \
   bench-results chaos reliability clean
 
 help:  ## list these targets
@@ -42,6 +42,10 @@ test: $(DEV_READY)  ## run the tests that a change needs, in 8 minutes; PART=dat
 test-all: $(DEV_READY)  ## run the rest: what is too slow for make test
 	@$(RUN) -m compileall -q src
 	@$(RUN) tools/run_parts.py --slow $(addprefix --part ,$(PART)) $(ARGS)
+
+# As root; from Debian: slurm-wlm munge iproute2 iptables redis-server. What is missing is skipped, with the reason.
+test-cluster: $(DEV_READY)  ## run the tests that need hosts or schedulers, which are made out of network namespaces
+	@$(RUN) -m pytest -m chaos tests/hosts tests/schedulers $(ARGS)
 
 fuzz: $(DEV_READY)  ## run the property tests with fresh seeds and more examples; failures are kept in .hypothesis
 	@$(RUN) -m pytest -q -n 2 -m "hypothesis and not ray" --hypothesis-profile=fuzz tests $(ARGS)

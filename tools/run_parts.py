@@ -37,7 +37,7 @@ PARTS = {
     "docs": ("docs", "surface/test_snippets.py"),
     "examples": ("examples", "benchmarks"),
     "chaos": ("chaos",),
-    "cluster": ("cluster", "hosts"),
+    "cluster": ("cluster", "hosts", "schedulers"),
 }  # fmt: skip
 """A test belongs to the part that names the longest path leading to it."""
 

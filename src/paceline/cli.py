@@ -27,6 +27,7 @@ COMMANDS = {
     "profile": ("paceline._commands.profile", "profile the workers of a run for some seconds"),
     "resume": ("paceline._commands.resume", "run the script of a run again to continue it"),
     "run": ("paceline._commands.run", "run a script in many processes, like torchrun"),
+    "launch": ("paceline._commands.launch", "write or submit a job for Slurm that runs a script"),
     "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
     "migrate": ("paceline._commands.migrate", "change the imports of Ray scripts, and list what differs"),
     "verify-resume": ("paceline._commands.verify_resume", "prove that a script resumes exactly"),

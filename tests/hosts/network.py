@@ -140,7 +140,10 @@ class Host:
         else:
             self._network.head = self
         common = [f"--node-ip-address={self.address}", f"--num-cpus={num_cpus}", "--object-store-memory=100000000"]
-        command = [ray, "start", *where, *common, "--disable-usage-stats", "--block", *options]
+        self.start_daemon(ray, "start", *where, *common, "--disable-usage-stats", "--block", *options)
+
+    def start_daemon(self, *command, env=None):
+        """Start a command that outlives a test, and ends with this host."""
         variables = {name: value for name, value in os.environ.items() if name != _MARK}
         variables |= {"HOME": "/tmp/home", **(env or {})}
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
