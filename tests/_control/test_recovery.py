@@ -3,6 +3,7 @@
 import os
 import shutil
 import tracemalloc
+import uuid
 from types import SimpleNamespace
 
 import msgspec
@@ -10,8 +11,16 @@ import pytest
 
 from paceline import train
 from paceline._control import journal
-from paceline._control.events import CheckpointVerified, Committed, DriverStarted, Reported, encode_event
+from paceline._control.events import (
+    CheckpointsFound,
+    CheckpointVerified,
+    Committed,
+    DriverStarted,
+    Reported,
+    encode_event,
+)
 from paceline._control.recovery import (
+    RunReplay,
     _finish_commits,
     _secure_damaged_checkpoints,
     iter_reports_so_far,
@@ -19,6 +28,7 @@ from paceline._control.recovery import (
     load_outline,
     rebuild_events,
     recover_run,
+    survey_checkpoints,
 )
 from paceline._control.step import step
 from paceline._core.checkpoint_records import CheckpointRecord
@@ -28,6 +38,7 @@ from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
 from written_runs import read_events
@@ -300,6 +311,21 @@ def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(taken_o
     assert read_run(taken_over).latest.seq == 4
     assert recover(taken_over).run.latest.seq == 4
     assert on_disk(taken_over) == {"checkpoint_000004"}
+
+
+def test_a_late_commit_in_a_store_leaves_the_checkpoint_of_its_name_in_a_later_attempt_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path))
+    location = RunLocation(f"memory://{uuid.uuid4().hex}", "run")
+    store = location.open_run_store(LocalFiles(), is_new=True, fence=UNFENCED)
+    store.layout.journal.touch()
+    late, kept = (CheckpointRecord(6, "checkpoint_000006", attempt, msgspec.Raw(b"{}")) for attempt in (1, 2))
+    replay = RunReplay()
+    for event in (CheckpointsFound((kept,)), DriverStarted(2, 0, lease=7)):
+        replay.apply_event(event)
+    for record, lease in ((kept, 7), (late, 6)):
+        fence = SimpleNamespace(number=lease, check=lambda: None)
+        store.commit(record, (), world_size=1, created_at=0.0, fence=fence)
+    assert survey_checkpoints(store, replay) == CheckpointsFound()
 
 
 def test_a_reader_of_a_run_that_failed_changes_nothing(layout):

@@ -13,10 +13,11 @@ from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.files import LocalFiles
+from paceline._storage.journal_segments import JournalUploader
 from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._storage.run_location import RunLocation
-from paceline._storage.run_store import LOG_UPLOAD_INTERVAL_S, JournalUploader, RemoteRunStore, read_store_manifest
+from paceline._storage.run_store import LOG_UPLOAD_INTERVAL_S, RemoteRunStore, read_store_manifest
 from paceline.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("without_fsync")

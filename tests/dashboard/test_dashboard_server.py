@@ -21,8 +21,8 @@ from paceline._dashboard import serve
 from paceline._dashboard.answers import iter_csv_chunks
 from paceline._dashboard.files import iter_file_chunks, open_run_file
 from paceline._dashboard.query_fields import RequestRefusedError
+from paceline._storage.journal_segments import JournalUploader
 from paceline._storage.run_location import RunLocation
-from paceline._storage.run_store import JournalUploader
 from servers import BUCKET
 
 RunScript = Callable[..., CompletedProcess[str]]

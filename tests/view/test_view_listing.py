@@ -9,10 +9,10 @@ from test_view_run_reader import hold
 
 from paceline import tune
 from paceline._core.codec import seal_line
+from paceline._storage.journal_segments import JournalUploader
 from paceline._storage.lease import LeaseHolder
 from paceline._storage.lease_stores import RemoteLeaseStore
 from paceline._storage.run_location import RunLocation
-from paceline._storage.run_store import JournalUploader
 from paceline._view import run_reader
 from paceline._view.diff import compare_runs
 from paceline._view.listing import Listing

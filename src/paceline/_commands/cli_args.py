@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from paceline._commands import cli_output
 from paceline._core import settings
 from paceline._storage.journal_archive import decompress_segment
+from paceline._storage.journal_segments import JOURNAL_PREFIX
 from paceline._storage.run_layout import MANIFEST
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
-from paceline._storage.run_store import JOURNAL_PREFIX
 
 if TYPE_CHECKING:
     from paceline._view.run_reader import RunReader

@@ -400,11 +400,12 @@ def survey_checkpoints(store: RunStore, replay: RunReplay) -> events.Checkpoints
     """Find where storage and journal disagree about the checkpoints."""
     unknown = [manifest for manifest in store.list_manifests() if not replay.has_record(manifest.record)]
     # Written too late, by a driver that was paused between its last fence check and the commit.
-    void = {manifest.record.name for manifest in unknown if 0 < manifest.lease < replay.lease}
+    # By location: on a disk it took the place of a checkpoint of its name, in a store each attempt has its own.
+    void = {store.checkpoint_uri(manifest.record) for manifest in unknown if 0 < manifest.lease < replay.lease}
     return events.CheckpointsFound(
-        tuple(manifest.record for manifest in unknown if manifest.record.name not in void),
+        tuple(manifest.record for manifest in unknown if store.checkpoint_uri(manifest.record) not in void),
         # A checkpoint that exists but cannot be read stays: it is set aside, with a message, when it is verified.
-        tuple(r.seq for r in replay.run.checkpoints if r.name in void or not store.has_checkpoint(r)),
+        tuple(r.seq for r in replay.run.checkpoints if store.checkpoint_uri(r) in void or not store.has_checkpoint(r)),
     )
 
 

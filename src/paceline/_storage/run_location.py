@@ -115,13 +115,8 @@ class RunLocation:
 
         `is_new`: this is the run's first driver, so any files in the spool belong to another run and are removed.
         """
-        from paceline._storage.run_store import (
-            DiskRunStore,
-            JournalUploader,
-            RemoteRunStore,
-            read_stored_journal,
-            reconcile_journal,
-        )
+        from paceline._storage.journal_segments import open_stored_journal
+        from paceline._storage.run_store import DiskRunStore, RemoteRunStore
 
         if self.address is None:
             return DiskRunStore(files, self.layout)
@@ -130,13 +125,10 @@ class RunLocation:
             fence.check()
             files.remove_tree(layout.root)
             files.make_dir(layout.root)
-        stored = read_stored_journal(store)
-        reconcile_journal(files, layout.journal, stored, fence)
-        journal_uploader = JournalUploader(store, layout.journal, len(stored), fence)
         return RemoteRunStore(
             store,
             layout,
-            journal_uploader=journal_uploader,
+            journal_uploader=open_stored_journal(store, files, layout.journal, fence),
             files=files,
             reopen=replace(self, store=None).open_run_store_for_reading,
         )

@@ -2,10 +2,6 @@
 
 Code that commits, verifies, deletes or finds checkpoints uses a `RunStore` and does not know which kind it is. A run in
 a store also has a directory on this machine, its spool, where files are staged before they are uploaded.
-
-The journal in a store consists of segments, objects that never change. A segment is named by the offset of its first
-byte, so two drivers that append want the same name and only one gets it. Segments hold whole lines only: a line cut in
-two could not be continued after a crash. They are compressed, but for small ones; offsets are those of the lines.
 """
 
 from __future__ import annotations
@@ -13,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,98 +21,15 @@ from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, Stage
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
-from paceline._storage.files import Files, LocalFiles, read_file_if_exists, write_private_file
-from paceline._storage.journal_archive import (
-    archive_journal,
-    compress_segment,
-    decompress_segment,
-    iter_journal_blocks,
-)
+from paceline._storage.files import Files, LocalFiles
+from paceline._storage.journal_archive import archive_journal, iter_journal_blocks
+from paceline._storage.journal_segments import JournalUploader, read_stored_journal
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.log_files import open_whole_log, trim_log
-from paceline._storage.replacement import prepared_path, remove_prepared, replace_file
+from paceline._storage.replacement import remove_prepared
 from paceline._storage.retrying_store import RetryingStore
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
-
-JOURNAL_PREFIX = "journal"
-
-
-def read_stored_journal(store: Store) -> bytes:
-    """Return the whole journal, in order. Raises if a segment between others is missing."""
-    journal = b""
-    for entry in store.list_entries(JOURNAL_PREFIX):
-        offset = entry.key.rpartition("/")[2]
-        if not offset.isdigit() or int(offset) != len(journal):
-            raise StorageError(
-                f"{store.uri}: the journal ends at byte {len(journal)}, but the next segment is {entry.key}"
-            )
-        journal += decompress_segment(store.read(entry.key))
-    return journal
-
-
-def reconcile_journal(files: Files, path: Path, stored: bytes, fence: Fence = UNFENCED) -> None:
-    """Replace the local journal by the stored one, unless the local one starts with it."""
-    remove_prepared(files, path.parent, path.name, fence)
-    local = read_file_if_exists(path) or b""
-    if local.startswith(stored):
-        return
-    if local:
-        write_private_file(path.with_name(f"{path.name}.other"), local)
-    write_private_file(prepared_path(path, fence), stored)
-    replace_file(files, path, fence)
-
-
-class JournalUploader:
-    """Uploads the part of a journal that is not in the store yet. Thread-safe."""
-
-    def __init__(self, store: Store, path: Path, num_stored: int = 0, fence: Fence = UNFENCED) -> None:
-        self._store = store
-        self._fence = fence
-        self._path = path
-        self._num_stored = num_stored
-        self._identity: tuple[int, int] | None = None
-        """Device and inode of the journal of this driver: one that takes over has its own file in its place."""
-        # Protects the fields above: one thread at a time uploads a segment.
-        self._lock = threading.Lock()
-
-    def upload_new(self) -> None:
-        """Upload the new lines. Raises `RunHeldError` if another driver has the run."""
-        with self._lock:
-            with self._path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                identity = status.st_dev, status.st_ino
-                if self._identity not in (None, identity):
-                    raise RunHeldError(
-                        f"{self._path} was replaced by another driver, which has taken over the run\n\n"
-                        "hint: let the other driver finish, or end it and run this script again"
-                    )
-                self._identity = identity
-                file.seek(self._num_stored)
-                data = file.read()
-            data = data[: data.rfind(b"\n") + 1]
-            if not data:
-                return
-            self._fence.check_if_overdue()
-            key = f"{JOURNAL_PREFIX}/{self._num_stored:016d}"
-            segment = compress_segment(data)
-            if not self._store.create(key, segment):
-                self._replace_late_segment(key, segment)
-            self._num_stored += len(data)
-
-    def _replace_late_segment(self, key: str, segment: bytes) -> None:
-        """Replace what a driver that has lost the run stored there. Raises `RunHeldError` if this one has lost it.
-
-        A put of a driver that was cut off may arrive long after another took over and read the journal.
-        """
-        _, tag = self._store.read_tagged(key)
-        self._fence.check()
-        if self._fence is UNFENCED or self._store.replace(key, segment, tag) is None:
-            raise RunHeldError(
-                f"{self._store.uri}/{key} was written by another driver, which has taken over the run\n\n"
-                "hint: let the other driver finish, or end it and run this script again"
-            )
-
 
 log = logging.getLogger("paceline")
 

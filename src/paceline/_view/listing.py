@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from paceline._control.recovery import has_lost_journal
 from paceline._core.errors import PacelineError
 from paceline._storage.journal_archive import decompress_segment
+from paceline._storage.journal_segments import JOURNAL_PREFIX
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
-from paceline._storage.run_store import JOURNAL_PREFIX
 from paceline._view.model import ENDED, SearchDetail, Summary
 from paceline._view.run_reader import RunReader, read_ended_summary
 

@@ -10,10 +10,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from paceline._core.errors import StorageError
-from paceline._storage.journal_archive import decompress_segment
+from paceline._storage.journal_segments import Segment, list_segments, read_segment
 from paceline._storage.run_location import RunLocation
-from paceline._storage.run_store import JOURNAL_PREFIX
 from paceline._storage.store import Store
 
 CHUNK = 1 << 20
@@ -107,37 +105,26 @@ class DiskJournalTail:
 class RemoteJournalTail:
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._segments: list[Segment] = []
+        self._num_read = 0
         self._offset = 0
-        self._last_read: str | None = None
-        self._sizes: dict[str, int] = {}
-        self._keys_ahead: list[str] = []
+        """Where the segments that were read end."""
         self._skipped = 0
         """Bytes of the next segment that were read already."""
 
     def reset_if_replaced(self) -> bool:
-        """Segments are never replaced; but a run may be deleted and another created in its place."""
-        before, self._sizes = self._sizes, {}
-        for entry in self._store.list_entries(JOURNAL_PREFIX):
-            if not entry.key.rpartition("/")[2].isdigit():
-                raise StorageError(f"{self._store.uri}: {entry.key} is not a journal segment")
-            self._sizes[entry.key] = entry.size
-        is_another = self._last_read is not None and any(
-            self._sizes.get(key) != before[key] for key in (next(iter(before)), self._last_read)
-        )
-        if is_another:
-            self._offset = self._skipped = 0
-            self._last_read = None
-        self._keys_ahead = [key for key in self._sizes if int(key.rpartition("/")[2]) >= self._offset]
-        return is_another
+        """Also true for what a driver that lost the run uploaded, once the next driver has uploaded its own."""
+        num_begun = self._num_read + (self._skipped > 0)
+        begun, self._segments = self._segments[:num_begun], list_segments(self._store)
+        if self._segments[:num_begun] == begun:
+            return False
+        self._num_read = self._offset = self._skipped = 0
+        return True
 
     def read_new(self) -> bytes:
-        if not self._keys_ahead:
+        if self._num_read == len(self._segments):
             return b""
-        key = self._keys_ahead[0]
-        if int(key.rpartition("/")[2]) != self._offset:
-            text = f"the journal ends at byte {self._offset}, but the next segment is {key}"
-            raise StorageError(f"{self._store.uri}: {text}")
-        return decompress_segment(self._store.read(key))[self._skipped :]
+        return read_segment(self._store, self._segments[self._num_read], self._offset)[self._skipped :]
 
     def mark_read(self, data: bytes, num_bytes: int) -> None:
         if num_bytes < len(data):
@@ -145,4 +132,4 @@ class RemoteJournalTail:
             return
         self._offset += self._skipped + num_bytes
         self._skipped = 0
-        self._last_read = self._keys_ahead.pop(0)
+        self._num_read += 1
