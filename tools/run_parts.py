@@ -44,8 +44,10 @@ PARTS = {
 MAX_RERUNS = 10
 """With more failures than this something is broken, and running them again tells nothing new."""
 
-ALLOWED_SKIPS = re.compile(r"GPU|CUDA|NVIDIA|[Aa]zur|DeepSpeed|deepspeed")
-"""In the reasons for which CI may skip a test: what a machine without an accelerator cannot run."""
+ALLOWED_SKIPS = re.compile(r"GPU|CUDA|NVIDIA|[Aa]zur|DeepSpeed|deepspeed|FUSE|private mounts")
+"""In the reasons for which CI may skip a test: what a machine without an accelerator cannot run, or without FUSE, or a
+container without the right to mount.
+"""
 
 NO_TESTS_COLLECTED = 5
 

@@ -111,6 +111,7 @@ export interface RunSnapshot {
   readonly attempts: readonly Attempt[];
   readonly checkpoints: readonly ShownCheckpoint[];
   readonly spent: TimeBreakdown;
+  readonly saves: SaveBreakdown | null;
   readonly stages: readonly ShownStage[];
   readonly limited_by: string | null;
   readonly metric_names: readonly string[];
@@ -123,6 +124,19 @@ export interface RunSnapshot {
   readonly files: readonly ShownFile[];
   readonly timeline: readonly TimelineEntry[];
   readonly version: number;
+}
+
+export interface SaveBreakdown {
+  readonly num_saves: number;
+  readonly copy_s: number;
+  readonly write_s: number;
+  readonly hash_s: number;
+  readonly sync_s: number;
+  readonly upload_s: number;
+  readonly commit_s: number;
+  readonly num_bytes: number;
+  readonly disk_bytes_per_s: number | null;
+  readonly best_bytes_per_s: number | null;
 }
 
 export interface SearchDetail {

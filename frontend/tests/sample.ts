@@ -61,6 +61,7 @@ export function detail(changed: Partial<RunSnapshot> = {}): RunSnapshot {
     summary: summary(), attempts: attempts(), checkpoints,
     pace: { reports_per_s: 0.1, steps_per_s: 0.1, epochs_per_s: null, progress: null, left_s: null, kind: null, done: null, goal: null },
     spent: { wall_s: 3600, starting_s: 180, data_s: 1476, compute_s: 1656, report_s: 36, checkpoint_s: 144, between_s: 108 },
+    saves: { num_saves: 6, copy_s: 0.02, write_s: 0.11, hash_s: 0.03, sync_s: 0.004, upload_s: 0, commit_s: 0.002, num_bytes: 97_517_568, disk_bytes_per_s: 8.5e8, best_bytes_per_s: 1.1e9 },
     stages: [
       { dataset: "train", name: "read(s3://images)", num_rows: 1_281_167, num_bytes: 148e9, busy_s: 900, waited_for_input_s: 0, waited_for_room_s: 2400, limits: false },
       { dataset: "train", name: "map(decode)", num_rows: 1_240_000, num_bytes: 744e9, busy_s: 3300, waited_for_input_s: 12, waited_for_room_s: 30, limits: true },

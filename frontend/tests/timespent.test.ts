@@ -1,6 +1,6 @@
 import { assert, expect, test } from "vitest";
 import type { TimeBreakdown } from "../src/api";
-import { explainTime, parts, stageShares } from "../src/views/timespent";
+import { explainTime, parts, saveParts, stageShares } from "../src/views/timespent";
 import { detail } from "./sample";
 
 const NOTHING: TimeBreakdown = { wall_s: 0, starting_s: 0, data_s: 0, compute_s: 0, report_s: 0, checkpoint_s: 0, between_s: 0 };
@@ -43,6 +43,13 @@ test("a compute-bound run is described as such", () => {
 test("nothing is sentences of a run that has not begun", () => {
   expect(explainTime(NOTHING, [], null)).toStrictEqual(["No time has been measured yet."]);
   expect(parts(NOTHING).every((part) => part.share === 0)).toBe(true);
+});
+
+test("the parts of a save have an upload only if there was one", () => {
+  const { saves } = detail();
+  assert(saves !== null);
+  expect(saveParts(saves).map((part) => [part.name, part.seconds])).toStrictEqual([["Copy", 0.02], ["Write", 0.11], ["Hash", 0.03], ["Sync", 0.004], ["Commit", 0.002]]);
+  expect(saveParts({ ...saves, upload_s: 3 }).map((part) => part.name)).toContain("Upload");
 });
 
 test("a stage that did nothing has no shares", () => {

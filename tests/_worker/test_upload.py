@@ -1,16 +1,19 @@
 """What a worker uploads in the background is what was there when `report()` returned."""
 
+import os
 import queue
 import shutil
 import tempfile
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from paceline._core.system import UsableMemory
+from paceline._storage import file_writer, save_meter
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
@@ -53,6 +56,53 @@ def test_what_is_done_to_a_directory_after_an_async_report_changes_nothing_in_th
     assert (mine / "new").exists()
     assert [path.name for path in place.iterdir() if path != layout.root] == ["mine"]
     uploader.wait()
+
+
+@pytest.mark.parametrize("is_later", [False, True], ids=["sync", "async"])
+def test_a_save_says_what_each_part_took_and_how_many_bytes_it_wrote(is_later, tmp_path, monkeypatch):
+    """On a disk where a write takes a second and a sync ten, by a clock that nothing else moves.
+
+    A directory of ours is moved, so nothing is written; what the user keeps is copied before an async report returns.
+    """
+    clock, lock = SimpleNamespace(now=0.0, num_writes=0), threading.Lock()
+
+    def slow_down(call, seconds):
+        def slowed(*args):
+            with lock:
+                clock.now += seconds
+                clock.num_writes += call is not fsync
+            return call(*args)
+
+        return slowed
+
+    write, pwrite, fsync = os.write, os.pwrite, os.fsync
+    for call, seconds in ((write, 1.0), (pwrite, 1.0), (fsync, 10.0)):
+        monkeypatch.setattr(os, call.__name__, slow_down(call, seconds))
+    monkeypatch.setattr(save_meter, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    layout = RunLayout(tmp_path / "run")
+    layout.root.mkdir()
+    uploader = Uploader(LocalFiles(), DiskRunStore(LocalFiles(), layout), 1, 0)
+    scratch = uploader.scratch_directory()
+    (scratch / "weights").write_bytes(bytes(file_writer.MIN_BYTES))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "weights").write_bytes(b"x" * 1000)
+    state = State({"large": np.zeros(3 * file_writer.PIECE_BYTES, np.uint8)})
+    for seq, source in enumerate((state, Directory(scratch), Directory(mine)), 1):
+        clock.now, clock.num_writes = 0.0, 0
+        if is_later:
+            outcome = Future()
+            uploader.upload_later(seq, f"checkpoint_{seq:06}", source, outcome.set_result)
+            staged = outcome.result(60)
+        else:
+            staged = uploader.upload(seq, f"checkpoint_{seq:06}", source)
+        times = staged.times
+        assert times.copy_s + times.write_s + times.sync_s == clock.now
+        is_copied_before = is_later and seq == 3
+        assert (times.copy_s > 0) == is_copied_before
+        assert times.write_s == (0 if is_copied_before else clock.num_writes)
+        is_written = seq != 2 and not is_copied_before
+        assert times.num_bytes == (sum(entry.size for entry in staged.files) if is_written else 0)
 
 
 class HeldUploader(Uploader):

@@ -36,6 +36,9 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
     )
     times = {"busy_s": 9.0, "waited_for_input_s": 1.0, "waited_for_room_s": 0.0}
     stage = model.ShownStage(dataset="train", name="decode", num_rows=1000, num_bytes=10**6, limits=True, **times)
+    times = {"copy_s": 0.002, "write_s": 1.3, "hash_s": 0.9, "sync_s": 0.0123, "commit_s": 0.0005}
+    speeds = {"disk_bytes_per_s": 9e8, "best_bytes_per_s": 1.1e9}
+    saves = model.SaveBreakdown(num_saves=3, num_bytes=1_200_000_000, **times, **speeds)
     verdict, best = "rank 1 waits for rank 0 in all_reduce", model.BestMetric("loss", "min", 0.5, 2)
     detail = RunSnapshot(
         summary=summary(hang=verdict, progress=0.25, left_s=150.0, steps_per_s=2.0, epochs_per_s=0.01, best=best),
@@ -43,6 +46,7 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
         stages=(stage,),
         limited_by="decode",
         spent=model.TimeBreakdown(wall_s=50.0, data_s=30.0, compute_s=20.0),
+        saves=saves,
     )
     text = run_sections.format_run(detail, 1e9 + 60)
     for said in (
@@ -58,6 +62,9 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
         "limited by decode",
         "*  train decode",
         "data        30 s  60%  ########################",
+        "  COPY  WRITE    HASH     SYNC  COMMIT  WRITTEN",
+        "  2 ms  1.3 s  900 ms  12.3 ms  0.5 ms   1.2 GB",
+        "  mean of 3 saves\n  disk 900 MB/s, 1.1 GB/s in the fastest save; see also `paceline doctor PATH`",
     ):
         assert said in text, f"{said!r} is not in\n{text}"
 

@@ -326,6 +326,11 @@ def test_attempts_have_their_endings_causes_workers_and_times(tmp_path):
     )
     assert spent.starting_s > 0
     assert spent.between_s > 0
+    saves = detail.saves
+    assert saves.num_saves == len(detail.checkpoints)
+    assert min(saves.copy_s, saves.write_s, saves.hash_s, saves.sync_s, saves.commit_s) > 0
+    assert saves.num_bytes == sum(each.num_bytes for each in detail.checkpoints) // saves.num_saves
+    assert saves.disk_bytes_per_s is None, "too small to tell"
     assert detail.config == {"lr": 0.5}
     failures = [["attempt", *["failure"] * len(attempt.failures)] for attempt in (first, second)]
     kinds = [at.kind for at in detail.timeline if at.kind in ("attempt", "failure", "end")]

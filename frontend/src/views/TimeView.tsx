@@ -1,10 +1,10 @@
 // Where the time of a run went, and what limits its datasets.
 
-import type { ShownStage } from "../api";
+import type { SaveBreakdown, ShownStage } from "../api";
 import type { ViewProps } from "../tabs";
 import { duration, grouped, share, size } from "../words";
 import { Nothing, Part } from "./pieces";
-import { explainTime, parts, stageShares } from "./timespent";
+import { explainTime, parts, saveParts, stageShares } from "./timespent";
 
 export function TimeView({ detail }: ViewProps) {
   const all = parts(detail.spent);
@@ -33,8 +33,33 @@ export function TimeView({ detail }: ViewProps) {
           <tfoot><tr><th scope="row">wall</th><td class="num">{duration(all.reduce((sum, part) => sum + part.seconds, 0))}</td><td class="num">100 %</td><td /></tr></tfoot>
         </table>
       </Part>
+      <Saves saves={detail.saves} />
       <Stages stages={detail.stages} limitedBy={detail.limited_by} />
     </div>
+  );
+}
+
+function Saves({ saves }: { saves: SaveBreakdown | null }) {
+  if (saves === null) return null;
+  const all = saveParts(saves);
+  return (
+    <Part title="Checkpoint saves" aside={<span class="dim">the mean of {grouped(saves.num_saves)}; of the ranks, the slowest</span>}>
+      <div class="table-frame" tabindex={0} role="region" aria-label="Table of what a save takes">
+        <table class="table saves-table">
+          <thead><tr>
+            {all.map((part) => <th scope="col" class="num" title={part.what}>{part.name}</th>)}
+            <th scope="col" class="num">Written</th><th scope="col" class="num">Disk</th><th scope="col" class="num">Fastest save</th>
+          </tr></thead>
+          <tbody><tr>
+            {all.map((part) => <td class="num nowrap" data-save-part={part.name}>{duration(part.seconds)}</td>)}
+            <td class="num nowrap">{size(saves.num_bytes)}</td>
+            <td class="num nowrap">{saves.disk_bytes_per_s === null ? "–" : `${size(saves.disk_bytes_per_s)}/s`}</td>
+            <td class="num nowrap">{saves.best_bytes_per_s === null ? "–" : `${size(saves.best_bytes_per_s)}/s`}</td>
+          </tr></tbody>
+        </table>
+      </div>
+      <p class="dim">Hashing runs beside writing. The disk's speed is that of writing and syncing, in saves of 8 MiB or more; <code>paceline doctor PATH</code> measures what the disk can do.</p>
+    </Part>
   );
 }
 

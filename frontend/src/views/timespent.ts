@@ -1,6 +1,6 @@
 // Where the time of a run went: the parts of the bar, and sentences that explain them.
 
-import type { TimeBreakdown, ShownStage } from "../api";
+import type { SaveBreakdown, ShownStage, TimeBreakdown } from "../api";
 import { share } from "../words";
 
 export type PartName = "starting" | "data" | "compute" | "report" | "checkpoint" | "between" | "unaccounted";
@@ -82,6 +82,21 @@ function remedy(stages: readonly ShownStage[], limitedBy: string | null): string
   if (limiting === null) return "; the run does not report which stage they waited for";
   if (limiting === CONSUMER) return ", though the stages had rows ready: the batches are large, or far away";
   return `; stage ${limiting} limits: give it more processes`;
+}
+
+export interface SavePart { readonly name: string; readonly seconds: number; readonly what: string }
+
+// What a save takes, in the order in which it is done; the upload only of a run in a store.
+export function saveParts(saves: SaveBreakdown): readonly SavePart[] {
+  const all: readonly SavePart[] = [
+    { name: "Copy", seconds: saves.copy_s, what: "until the state may change again" },
+    { name: "Write", seconds: saves.write_s, what: "while a write was in progress" },
+    { name: "Hash", seconds: saves.hash_s, what: "hashing the files, and reading those that you wrote" },
+    { name: "Sync", seconds: saves.sync_s, what: "until the files survive a power cut" },
+    { name: "Upload", seconds: saves.upload_s, what: "to the store" },
+    { name: "Commit", seconds: saves.commit_s, what: "by the driver: gathering the files of all ranks, and the manifest" },
+  ];
+  return all.filter((part) => part.name !== "Upload" || part.seconds > 0);
 }
 
 export interface StageShares { readonly busy: number; readonly input: number; readonly room: number }

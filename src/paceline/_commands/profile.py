@@ -40,9 +40,19 @@ def main(arguments: Sequence[str]) -> int:
     cli_output.print_answer(answer, _format_files(location, answer) if answer.ok else None, as_json=args.json)
     for problem in answer.problems if answer.ok and not args.json else ():
         cli_output.print_error(problem)
+    if answer.ok and not args.json:
+        _print_saves(location)
     if answer.ok:
         return FINE
     return NOT_ASKED if answer.state in ("undriven", "refused") else NO_PROFILE
+
+
+def _print_saves(location: RunLocation) -> None:
+    """Print what checkpoints take, which no profile of Python shows: other threads and the driver write them."""
+    from paceline._commands import run_sections
+
+    if lines := [*run_sections.format_saves(cli_args.open_reader(location).snapshot().saves)]:
+        print("\n".join(["", "saves", *lines]))
 
 
 def _format_files(location: RunLocation, answer: Answer) -> Iterator[str]:

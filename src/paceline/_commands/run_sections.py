@@ -12,7 +12,16 @@ from paceline._core.arguments import flatten_dict
 from paceline._view import formatting
 
 if TYPE_CHECKING:
-    from paceline._view.model import Attempt, RunSnapshot, ShownFailure, ShownStage, Summary, TimeBreakdown, Worker
+    from paceline._view.model import (
+        Attempt,
+        RunSnapshot,
+        SaveBreakdown,
+        ShownFailure,
+        ShownStage,
+        Summary,
+        TimeBreakdown,
+        Worker,
+    )
 
 WIDTH = 80
 MANY_WORKERS, MANY_CHECKPOINTS, MANY_ATTEMPTS = 16, 8, 8
@@ -26,6 +35,7 @@ def format_run(detail: RunSnapshot, now: float) -> str:
         "attempts": format_attempts(detail.attempts, now),
         "checkpoints": format_checkpoint_section(detail),
         "time": format_time_spent(detail.spent),
+        "saves": format_saves(detail.saves),
         "data": format_stages(detail.stages, detail.limited_by),
         "configuration": format_config(detail.config),
         "code": format_code(detail),
@@ -174,6 +184,24 @@ def format_time_spent(time: TimeBreakdown) -> Iterator[str]:
         rows.append((name, formatting.duration(seconds), f"{share:.0%}", "#" * min(40, round(share * 40))))
     rows.append(("all", formatting.duration(time.wall_s), "", ""))
     yield cli_output.format_table(rows, right=(1, 2), indent="  ")
+
+
+def format_saves(saves: SaveBreakdown | None) -> Iterator[str]:
+    """Format what a save takes, part by part, and how fast the disk is."""
+    if saves is None:
+        return
+    row = {
+        name.upper(): formatting.short_duration(getattr(saves, f"{name}_s"))
+        for name in ("copy", "write", "hash", "sync", "upload", "commit")
+        if name != "upload" or saves.upload_s > 0
+    }
+    if saves.num_bytes:
+        row["WRITTEN"] = formatting.size(saves.num_bytes)
+    yield cli_output.format_table([(*row,), (*row.values(),)], right=range(len(row)), indent="  ", within=WIDTH)
+    yield f"  mean of {formatting.format_count(saves.num_saves, 'save')}"
+    if saves.disk_bytes_per_s is not None:
+        speed, best = formatting.size(saves.disk_bytes_per_s), formatting.size(saves.best_bytes_per_s)
+        yield f"  disk {speed}/s, {best}/s in the fastest save; see also `paceline doctor PATH`"
 
 
 def format_stages(stages: Sequence[ShownStage], limited_by: str | None) -> Iterator[str]:

@@ -85,6 +85,8 @@ class CheckpointsFound(msgspec.Struct, frozen=True, tag="checkpoints_found"):
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
     record: CheckpointRecord
+    took_s: float = 0.0
+    """What the commit itself took. Only shown."""
 
     @property
     def attempt(self) -> int:

@@ -203,6 +203,7 @@ class CheckpointWork:
 
     def commit(self, command: CommitCheckpoint, world_size: int) -> Event:
         record = command.record
+        began = self._clock.now()
         if not self._has_synced_names:
             self.sync_run()  # Nothing is committed to a run that a power cut could take away.
         try:
@@ -213,6 +214,7 @@ class CheckpointWork:
                 )
             # Check again before announcing it: a driver that takes over later finds the checkpoint.
             self._fence.check()
+            took_s = round(self._clock.now() - began, 6)
         except RunHeldError:
             raise
         except OSError as error:
@@ -225,7 +227,7 @@ class CheckpointWork:
         if differing:
             text = "%s: ranks wrote different contents to %s; keeping those of the lowest rank"
             log.warning(text, record.name, ", ".join(differing))
-        return Committed(record)
+        return Committed(record, took_s)
 
     def write_stacks(self, path: Path, text: str) -> None:
         try:

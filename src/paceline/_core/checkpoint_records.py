@@ -17,6 +17,22 @@ class FileEntry(msgspec.Struct, frozen=True):
     hash: str
 
 
+class SaveTimes(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank's part of a checkpoint took, in seconds. Only shown; hashing runs beside writing."""
+
+    copy_s: float = 0.0
+    """Until training could go on, if the rest is done in the background."""
+    write_s: float = 0.0
+    """While at least one write was in progress."""
+    hash_s: float = 0.0
+    """Including the reading of files that somebody else wrote."""
+    sync_s: float = 0.0
+    upload_s: float = 0.0
+    """To a store."""
+    num_bytes: int = 0
+    """Written to the disk; not those that were moved, or copied by reference."""
+
+
 class StagedFiles(msgspec.Struct, frozen=True):
     """One rank's part of a checkpoint, durable but not yet visible."""
 
@@ -24,6 +40,7 @@ class StagedFiles(msgspec.Struct, frozen=True):
     files: tuple[FileEntry, ...]
     in_place: bool = False
     """The files are already in the checkpoint's own directory; only the manifest is missing."""
+    times: SaveTimes | None = None
 
 
 class ValidationTask(msgspec.Struct, frozen=True):

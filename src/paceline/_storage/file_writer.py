@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.checkpoint_records import FileEntry
+from paceline._storage.save_meter import BusyTime, add_to_save, measure_save
 from paceline._storage.store import ProgressCallback, TransferHasher, ignore_progress
 
 PIECE_BYTES = 4 << 20
@@ -68,6 +69,7 @@ class LargeFileWriter:
         self._slots = threading.Semaphore(NUM_THREADS + 2)
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
+        self._writing = BusyTime()
         self._direct_fd: int | None = None
         self._is_direct = False
         self._fd = self._open(os.O_CREAT | os.O_TRUNC)
@@ -103,7 +105,11 @@ class LargeFileWriter:
 
     def add_file(self, fd: int) -> None:
         """Add the rest of an open file."""
-        while count := os.readv(fd, [self._room()]):
+        while True:
+            with measure_save("hash"):
+                count = os.readv(fd, [self._room()])
+            if not count:
+                return
             self._fill(count)
 
     def finish(self, name: str) -> FileEntry:
@@ -114,7 +120,8 @@ class LargeFileWriter:
         self._join_threads()
         if self._error is not None:
             raise self._error
-        with self._name_file(self._num_bytes):
+        add_to_save("write", self._writing.seconds, self._offset)
+        with self._name_file(self._num_bytes), measure_save("sync"):
             if self._offset < self._num_bytes:
                 os.ftruncate(self._fd, self._offset)
             if self._is_durable:
@@ -152,14 +159,15 @@ class LargeFileWriter:
             self._threads[-1].start()
         self._pieces.put((self._offset, piece, buffer))
         self._offset += len(piece)
-        self._hasher.add(piece)  # Before the buffer is used again, which only this thread does.
+        with measure_save("hash"):
+            self._hasher.add(piece)  # Before the buffer is used again, which only this thread does.
 
     def _write_pieces(self) -> None:
         while (task := self._pieces.get()) is not None:
             offset, piece, buffer = task
             try:
                 if self._error is None:
-                    with self._name_file(offset, len(piece)):
+                    with self._name_file(offset, len(piece)), self._writing:
                         self._write_piece(offset, piece)
             except BaseException as error:  # noqa: BLE001 - raised by the thread that adds
                 self._error = self._error or error

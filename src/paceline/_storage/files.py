@@ -19,6 +19,7 @@ from paceline._core.system import make_private_dirs
 from paceline._storage import file_writer
 from paceline._storage.file_writer import FULL_DISK_ERRORS, LargeFileWriter
 from paceline._storage.file_writer import add_disk_details as add_disk_details
+from paceline._storage.save_meter import measure_save
 from paceline._storage.store import TransferHasher
 
 _FICLONE = 0x40049409
@@ -61,7 +62,8 @@ class LocalFiles:
                 return writer.finish(path.name)
         data = memoryview(b"".join(parts))
         hasher = TransferHasher()
-        hasher.add(data)
+        with measure_save("hash"):
+            hasher.add(data)
         with _open_private(path, os.O_TRUNC) as fd:
             _write_all(fd, data, path, len(data))
             _sync(fd, path)
@@ -186,18 +188,20 @@ def _advise_sequential(fd: int) -> None:
 
 
 def _write_all(fd: int, data: memoryview, path: Path, num_left: int) -> None:
-    try:
-        while data:
-            written = os.write(fd, data)
-            data, num_left = data[written:], num_left - written
-    except OSError as error:
-        raise add_disk_details(error, path, num_left) from error
+    with measure_save("write", len(data)):
+        try:
+            while data:
+                written = os.write(fd, data)
+                data, num_left = data[written:], num_left - written
+        except OSError as error:
+            raise add_disk_details(error, path, num_left) from error
 
 
 def _sync(fd: int, path: Path) -> None:
     """Sync a file. Some filesystems report a full disk only now."""
     try:
-        os.fsync(fd)
+        with measure_save("sync"):
+            os.fsync(fd)
     except OSError as error:
         raise add_disk_details(error, path, 0) from error
 
@@ -208,10 +212,15 @@ def _hash_fd(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEn
     # Clearing a whole buffer takes milliseconds, and most files are small.
     is_large = size >= file_writer.MIN_BYTES
     buffer = file_writer.take_buffer() if is_large else memoryview(bytearray(max(1, size)))
-    while count := os.readv(fd, [buffer]):
+    while True:
+        with measure_save("hash"):
+            count = os.readv(fd, [buffer])
+        if not count:
+            break
         if into is not None:
             _write_all(into[0], buffer[:count], into[1], max(count, os.fstat(fd).st_size - hasher.size))
-        hasher.add(buffer[:count])
+        with measure_save("hash"):
+            hasher.add(buffer[:count])
     if is_large:
         file_writer.return_buffer(buffer)
     return hasher.to_file_entry(name)

@@ -29,6 +29,7 @@ from paceline._storage.log_files import open_whole_log, trim_log
 from paceline._storage.replacement import remove_prepared
 from paceline._storage.retrying_store import RetryingStore
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
+from paceline._storage.save_meter import measure_save
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
 
 log = logging.getLogger("paceline")
@@ -313,7 +314,8 @@ class RemoteRunStore(RunStore):
 
     def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
         prefix = checkpoint_prefix(record) + (f"/.rank_{rank}" if rank else "")
-        uploaded = upload_all(self._store, [(directory / entry.path, f"{prefix}/{entry.path}") for entry in files])
+        with measure_save("upload"):
+            uploaded = upload_all(self._store, [(directory / entry.path, f"{prefix}/{entry.path}") for entry in files])
         for entry, stored in zip(files, uploaded, strict=True):
             if (entry.size, entry.hash) != (stored.size, stored.hash):
                 raise StorageError(f"{directory / entry.path} changed while it was uploaded")

@@ -37,6 +37,13 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24:02d} h"
 
 
+def short_duration(seconds: float) -> str:
+    """`0.42 ms`, `13 ms`, `1.3 s`, and from ten seconds on like `duration`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
+
+
 def size(num_bytes: float | None) -> str:
     """`512 B`, `1.5 KB`, `24 MB`: three digits, in steps of 1000."""
     if num_bytes is None or not math.isfinite(num_bytes):

@@ -21,6 +21,7 @@ from paceline._engine.messages import RankUsage, WorkerFailure
 from paceline._view.formatting import format_count
 from paceline._view.journal.usage import AttemptWork, mean_usage
 from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, TimelineEntry, Worker, WorkerState
+from paceline._view.save_history import SaveHistory
 
 ENDINGS = {"complete": "finished", "interrupted": "stopped"}
 _ALIVE = ("starting", "running", "hangs")
@@ -105,6 +106,7 @@ class RunHistory:
         self.checkpoints: dict[tuple[int, int], TrackedCheckpoint] = {}
         """By number and attempt, in commit order."""
         self.timeline: list[TimelineEntry] = []
+        self.saves = SaveHistory()
 
     @property
     def current_attempt(self) -> AttemptHistory | None:
@@ -114,6 +116,7 @@ class RunHistory:
         if isinstance(event, events.DriverStarted):
             self._add_driver(event, before, after, at)
         self.last_at = max(self.last_at, at)
+        self.saves.add_event(event)
         if after.attempt != before.attempt or not isinstance(after.phase, Running | Stopping):
             self._close_attempt(before, after, at)
         if after.attempt != before.attempt:

@@ -165,6 +165,27 @@ class TimeBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Without workers: they ended, were waited for, or checkpoints were verified; or there was no driver."""
 
 
+class SaveBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checkpoints took to save, in seconds: the mean of all, each part that of the slowest rank.
+
+    Hashing runs beside writing, and all but `copy_s` beside the training if saves are asynchronous.
+    """
+
+    num_saves: int
+    copy_s: float = 0.0
+    write_s: float = 0.0
+    hash_s: float = 0.0
+    sync_s: float = 0.0
+    upload_s: float = 0.0
+    commit_s: float = 0.0
+    num_bytes: int = 0
+    """Written to the disk by a save, of all ranks."""
+    disk_bytes_per_s: float | None = None
+    """Of writing and syncing; None if no save was large enough to tell, or none wrote files itself."""
+    best_bytes_per_s: float | None = None
+    """Of the fastest save."""
+
+
 class ShownStage(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str
     name: str
@@ -211,6 +232,8 @@ class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     checkpoints: tuple[ShownCheckpoint, ...] = ()
     spent: TimeBreakdown = TimeBreakdown()
+    saves: SaveBreakdown | None = None
+    """None if no save was measured, as in runs of earlier versions."""
     stages: tuple[ShownStage, ...] = ()
     limited_by: str | None = None
     """The dataset stage that the others wait for; `the consumer` if all wait for the workers."""

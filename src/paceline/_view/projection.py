@@ -87,7 +87,8 @@ class RunProjection:
         """Build the snapshot at `until`; `more`: the fields that only the caller knows."""
         stages, limited_by = self._build_stages()
         spent = compute_time_breakdown(self.history.began_at, until, self.history.list_work(until))
-        return RunSnapshot(summary=summary, spent=spent, stages=stages, limited_by=limited_by, **more)
+        saves = self.history.saves.build()
+        return RunSnapshot(summary=summary, spent=spent, saves=saves, stages=stages, limited_by=limited_by, **more)
 
     def _build_stages(self) -> tuple[tuple[ShownStage, ...], str | None]:
         if self._stages is None:

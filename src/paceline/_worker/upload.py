@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.system import is_linux, make_private_dirs, usable_memory
@@ -26,6 +26,7 @@ from paceline._storage.commit import has_links, stage_copy, stage_in_place, stag
 from paceline._storage.file_writer import write_back_growing_files
 from paceline._storage.files import Files
 from paceline._storage.run_store import RunStore
+from paceline._storage.save_meter import SaveMeter, attach_meter
 from paceline._storage.state import STEM, SnapshotMemory, StateSnapshot, take_snapshot
 
 log = logging.getLogger("paceline")
@@ -79,6 +80,7 @@ class _Save:
     frozen: FrozenSource
     memory: SnapshotMemory | None
     on_done: Callable[[StagedFiles | Exception], None]
+    meter: SaveMeter
     is_begun: bool = False
     is_cancelled: bool = False
 
@@ -120,7 +122,10 @@ class Uploader:
     def upload(self, seq: int, name: str, source: CheckpointSource) -> StagedFiles:
         """Stage a checkpoint and return when its files are durable."""
         self.wait()
-        return self._stage(seq, name, self._freeze_source(source, self._memories[0], is_lasting=False))
+        meter = SaveMeter()
+        with meter.at("copy"):
+            frozen = self._freeze_source(source, self._memories[0], is_lasting=False)
+        return self._stage_measured(seq, name, frozen, meter)
 
     def upload_later(
         self,
@@ -137,10 +142,12 @@ class Uploader:
         or else this one: then `SaveSkippedError` is passed to its `on_done`, or raised.
         """
         memory = self._make_room(isinstance(source, State), can_skip)
-        frozen = self._freeze_source(source, memory)
-        if isinstance(frozen, Directory) and frozen.complete is None:
-            frozen = self._take_directory(frozen)
-        save = _Save(seq, name, frozen, memory, on_done)
+        meter = SaveMeter()
+        with meter.at("copy"):
+            frozen = self._freeze_source(source, memory)
+            if isinstance(frozen, Directory) and frozen.complete is None:
+                frozen = self._take_directory(frozen)
+        save = _Save(seq, name, frozen, memory, on_done, meter)
         if isinstance(frozen, StateSnapshot):
             save.frozen = replace(frozen, before_part=save.raise_if_cancelled)
         with self._changed:
@@ -236,7 +243,7 @@ class Uploader:
         frozen = save.frozen
         try:
             save.raise_if_cancelled()
-            return self._stage(save.seq, save.name, frozen)
+            return self._stage_measured(save.seq, save.name, frozen, save.meter)
         except Exception as error:  # noqa: BLE001
             _remove_source(frozen)
             return error
@@ -274,6 +281,11 @@ class Uploader:
         if is_given:
             shutil.rmtree(source.path, ignore_errors=True)
         return Directory(copy, delete=True)
+
+    def _stage_measured(self, seq: int, name: str, frozen: FrozenSource, meter: SaveMeter) -> StagedFiles:
+        with attach_meter(meter):
+            staged = self._stage(seq, name, frozen)
+        return structs.replace(staged, times=meter.read())
 
     def _stage(self, seq: int, name: str, frozen: FrozenSource) -> StagedFiles:
         if isinstance(frozen, Directory) and frozen.complete is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline._commands.diagnosis import DiagnosisLine, Status, format_duration, format_size
+from paceline._storage.file_writer import LargeFileWriter
 from paceline._storage.files import LocalFiles, hash_file
 from paceline._storage.lease import MAX_CLOCK_SKEW_S
 from paceline._storage.run_location import is_remote, join_storage_path
@@ -101,15 +102,16 @@ def _check_round_trip(label: str, directory: Path, files: LocalFiles) -> Iterato
 
 
 def _check_speed(path: Path) -> DiagnosisLine:
-    """Write and sync large pieces, as checkpoints are."""
-    data, num_bytes = secrets.token_bytes(NUM_BYTES) * 8, 0
+    """Write and sync a large file, as those of checkpoints are."""
+    data, num_bytes = memoryview(secrets.token_bytes(NUM_BYTES)), 0
     limit = max(1, min(_SPEED_BYTES, shutil.disk_usage(path.parent).free // 10))
     began = time.perf_counter()
     try:
-        with open(path, "wb", buffering=0) as file:
+        with LargeFileWriter(path, limit) as writer:
             while num_bytes < limit and time.perf_counter() - began < _SPEED_S:
-                num_bytes += file.write(data)
-                os.fsync(file.fileno())
+                writer.add(data)
+                num_bytes += len(data)
+            writer.finish(path.name)
     except OSError as problem:
         return _line("disk speed", "fail", str(problem), "runs cannot be stored there")
     return _describe_speed(num_bytes, time.perf_counter() - began)
