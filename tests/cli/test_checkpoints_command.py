@@ -94,17 +94,17 @@ import os, signal, sys
 from paceline._storage import commit
 from paceline.cli import main
 
-delete = commit.delete_checkpoint
+set_aside = commit.set_aside
 left = int(sys.argv[2])
 
-def delete_some(*arguments):
+def set_some_aside(*arguments):
     global left
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
-    delete(*arguments)
+    return set_aside(*arguments)
 
-commit.delete_checkpoint = delete_some
+commit.set_aside = set_some_aside
 main(["checkpoints", sys.argv[1], "--prune", "--keep", "1", "--yes"])
 """
 
