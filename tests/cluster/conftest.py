@@ -103,12 +103,23 @@ def nodes():
 
 
 @pytest.fixture
-def lone_cluster(nodes):
-    """Another cluster, of one node, to be lost."""
-    lone = Nodes(_environ())
-    lone.add(include_dashboard=False)
-    yield lone
-    lone.close()
+def make_cluster(nodes):
+    """Starts another cluster, of one node, with more variables in the environment of its processes."""
+    with contextlib.ExitStack() as clusters:
+
+        def make(**variables):
+            lone = Nodes(_environ() | variables)
+            clusters.callback(lone.close)
+            lone.add(include_dashboard=False)
+            return lone
+
+        yield make
+
+
+@pytest.fixture
+def lone_cluster(make_cluster):
+    """Another cluster, to be lost."""
+    return make_cluster()
 
 
 def _environ():

@@ -25,6 +25,22 @@ config = RunConfig(name="a", storage_path=sys.argv[1], engine="ray" if "--config
 print("at", DataParallelTrainer(function, run_config=config).fit().return_value)
 """
 
+SCRIPT_WITH_ROWS = """
+import sys
+import paceline.data
+from paceline.train import DataParallelTrainer, RunConfig, get_dataset_shard
+
+def function():
+    import ray
+    assert ray.get(ray.put(1)) == 1
+    return sum(row["id"] for row in get_dataset_shard("rows").iter_rows())
+
+rows = paceline.data.range(30, override_num_blocks=3).map(lambda row: row)
+config = RunConfig(name="rows", storage_path=sys.argv[1])
+trainer = DataParallelTrainer(function, run_config=config, datasets={"rows": rows})
+print("rows", trainer.fit().return_value)
+"""
+
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "reason"),
@@ -47,6 +63,29 @@ def test_a_script_says_in_one_line_where_it_runs_and_why(cluster, run_script, tm
     assert expected in first, ended.stderr
     assert f"at {cluster.address}" in ended.stdout
     assert ended.stderr.count("asks for no token") == (not cluster.address.startswith("127.")), ended.stderr
+
+
+TOKEN = "3" * 64
+
+
+@pytest.mark.slow
+def test_a_cluster_with_a_token_takes_those_who_have_it_and_tells_others_what_is_missing(
+    make_cluster, run_script, tmp_path
+):
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    guarded = make_cluster(**token)
+    address = {"RAY_ADDRESS": guarded.address, "HOME": str(tmp_path)}
+    ended = run_script(SCRIPT_WITH_ROWS, str(tmp_path), env={**address, **token})
+    assert "rows 435" in ended.stdout, ended.stderr
+    assert "asks for no token" not in ended.stderr
+    for wrong, problem in [
+        ({"RAY_AUTH_MODE": ""}, "asks for a token, and RAY_AUTH_MODE is not 'token'"),
+        ({"RAY_AUTH_MODE": "token"}, f"asks for a token, and {tmp_path}/.ray/auth_token has none"),
+        ({**token, "RAY_AUTH_TOKEN": "4" * 200}, "refuses the token in RAY_AUTH_TOKEN"),
+    ]:
+        ended = run_script(SCRIPT_WITH_ROWS, str(tmp_path), env={**address, **wrong})
+        assert f"PermissionError: the Ray cluster at {guarded.address} {problem}" in ended.stderr
+        assert "hint: " in ended.stderr
 
 
 def test_ray_that_is_initialised_is_used_unless_the_script_wants_this_machine(tmp_path, capsys):

@@ -100,7 +100,8 @@ class Host:
             "mount -t tmpfs -o size=2g tmpfs /tmp",
             "mkdir /tmp/home",
             "echo ready",
-            "exec sleep infinity >/dev/null 2>&1",
+            "exec >/dev/null 2>&1",
+            "while :; do sleep infinity || :; done",  # a shell, which buries orphans as an init does
         ]
         enter = ["ip", "netns", "exec", self._namespace, "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork"]
         command = [*_APART, *enter, "--kill-child", "sh", "-ec", "\n".join(steps)]

@@ -12,7 +12,6 @@ import secrets
 import socket
 import sys
 import threading
-from importlib.metadata import version
 from pathlib import Path
 
 from paceline._core.system import make_private_dirs, open_private
@@ -33,7 +32,7 @@ def require_token_of_new_cluster() -> None:
 
     A later version does so by itself. Once Ray is imported, it is too late.
     """
-    number = _ray_version()
+    number = ray_private.get_ray_version()
     if number >= _FIRST_WITH_TOKENS and "RAY_AUTH_MODE" not in os.environ:
         if number < _FIRST_BY_ITSELF:
             if "ray" in sys.modules:
@@ -89,7 +88,7 @@ def make_exposure_warning(address: str) -> str | None:
 
 def advise() -> str:
     """What to do about an exposed cluster."""
-    if _ray_version() < _FIRST_WITH_TOKENS:
+    if ray_private.get_ray_version() < _FIRST_WITH_TOKENS:
         return "Ray 2.52 and later can ask for one; until then keep its ports behind a firewall"
     return _ADVICE
 
@@ -118,10 +117,6 @@ def _make_token() -> None:
 
 def _default_file() -> Path:
     return Path.home() / ".ray" / "auth_token"
-
-
-def _ray_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("ray").split(".")[:2])
 
 
 def _is_loopback(address: str) -> bool:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 _SIGNAL_HANDLER_MODULE = "ray._private.worker"
 _AUTOSCALING_KEY = b"__autoscaling_status"
 _GCS_METHOD = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+
+
+def get_ray_version() -> tuple[int, ...]:
+    """Major and minor, without importing Ray."""
+    return tuple(int(part) for part in version("ray").split(".")[:2])
 
 
 def get_draining_nodes() -> Mapping[str, int]:
@@ -57,6 +63,27 @@ def get_autoscaler_status(address: str) -> Any:
     from ray.autoscaler.v2 import sdk
 
     return sdk.get_cluster_status(address)
+
+
+def start_execution(dataset: Any) -> tuple[Iterator[Any], Any]:
+    """Start a `ray.data.Dataset`: an iterator over its bundles, and what executes it; None if it is computed already.
+
+    Public: `Dataset.iter_internal_ref_bundles()`, which does the same and keeps the executor to itself.
+    """
+    if get_ray_version() < (2, 56):
+        bundles, _, executor = dataset._plan.execute_to_iterator()
+    else:
+        bundles, _, executor = dataset._execute_to_iterator(capture_executor=False)
+    return bundles, executor
+
+
+def stop_execution(executor: Any, timeout_s: float) -> None:
+    """Stop an execution, and wait until its thread has ended, which holds rows until then.
+
+    Public: none. Ray stops it when its iterator is collected, and waits two seconds for the thread.
+    """
+    executor.shutdown(force=False)
+    executor.join(timeout_s)
 
 
 def is_signal_handler(handler: object) -> bool:

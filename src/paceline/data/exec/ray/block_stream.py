@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from paceline._core.errors import DataError
+from paceline._engine.ray import ray_private
 from paceline._engine.ray.connection import import_ray
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
@@ -32,6 +33,9 @@ from paceline.data.exec.ray.task_limits import (
 )
 from paceline.data.exec.stats import StatsRecorder
 from paceline.data.sources.frameworks import TableStreamSource
+
+_STOP_TIMEOUT_S = 10.0
+"""How long the thread that runs Ray Data may take to end: usually one step, of milliseconds."""
 
 
 class PlacedBlock(msgspec.Struct, frozen=True):
@@ -89,7 +93,7 @@ def stream_blocks(
             ended = True
         finally:
             if not ended:
-                # Ray Data stops and frees its blocks only when the iterator is collected, and it is part of cycles.
+                # What Ray Data ran is part of cycles, and holds blocks until it is collected.
                 gc.collect()
 
 
@@ -143,12 +147,24 @@ def _object_entries(
     """Ray's objects in order, with their metadata. Each has one row, because the maximum block size is one byte."""
     ray = import_ray()
     try:
-        for bundle in dataset.iter_internal_ref_bundles():
-            yield from zip(bundle.block_refs, bundle.metadata, strict=True)
+        with closing(_execute(dataset)) as entries:
+            yield from entries
     except ray.exceptions.RayError as error:
         names = [pipeline.tasks[index].unit.name for index in stream_ledger.units_at_work()]
         prefix = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: " if names else ""
         raise DataError(f"{prefix}Ray failed: {type(error).__name__}: {error}") from error
+
+
+def _execute(dataset: Any) -> Generator[tuple[Any, Any], None, None]:
+    """Ray's objects with their metadata. Closing it stops the execution."""
+    bundles, executor = ray_private.start_execution(dataset)
+    try:
+        for bundle in bundles:
+            yield from zip(bundle.block_refs, bundle.metadata, strict=True)
+    finally:
+        if executor is not None:
+            # Its thread, if it is in the middle of a step, still adds blocks and is no garbage yet.
+            ray_private.stop_execution(executor, _STOP_TIMEOUT_S)
 
 
 def _lower_to_ray_data(
@@ -312,8 +328,8 @@ def stream_ray_blocks(dataset: Any, offset: int) -> Generator[tuple[int, int, in
     """Yield offset, rows, bytes, reference and node of each block, starting at row `offset`."""
     ray = import_ray()
     passed = 0
-    for bundle in dataset.iter_internal_ref_bundles():
-        for ref, metadata in zip(bundle.block_refs, bundle.metadata, strict=True):
+    with closing(_execute(dataset)) as entries:
+        for ref, metadata in entries:
             num_rows, num_bytes = metadata.num_rows, metadata.size_bytes or 0
             if num_rows is None:
                 num_rows = ray.get(ray.remote(_count_rows).options(num_cpus=0).remote(ref))
