@@ -16,10 +16,15 @@ DEV_READY := $(VENV)/.dev-ready-$(KEY)
 TRIALS := build/fault-trials.jsonl
 PAGE_READY := frontend/node_modules/.ready-$(shell cksum < frontend/package-lock.json | cut -d ' ' -f 1)
 NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
+# The lowest version of Ray that pyproject.toml allows.
+RAY ?= $(shell sed -n 's/^ray = \["ray>=\([0-9.]*\),.*/\1.0/p' pyproject.toml)
+RAY_VENV := .venv-ray-$(RAY)
+RAY_READY := $(RAY_VENV)/.ready-$(KEY)
+RAY_TESTS := $(addprefix tests/cluster/test_,runs.py cluster_connection.py ray_data.py rows_served.py trainer_datasets.py)
 NOT_HAD := not installed: tests that need it are skipped, and say so; to try again: rm $(DEV_READY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-cluster fuzz mutation fresh release-check lint types format docs frontend page-tools screenshots bench bench-peers \
+.PHONY: help demo test test-all test-cluster test-ray fuzz mutation fresh release-check lint types format docs frontend page-tools screenshots bench bench-peers \
   bench-results chaos reliability clean
 
 help:  ## list these targets
@@ -46,6 +51,11 @@ test-all: $(DEV_READY)  ## run the rest: what is too slow for make test
 # As root; from Debian: slurm-wlm munge iproute2 iptables redis-server. What is missing is skipped, with the reason.
 test-cluster: $(DEV_READY)  ## run the tests that need hosts or schedulers, which are made out of network namespaces
 	@$(RUN) -m pytest -m chaos tests/hosts tests/schedulers $(ARGS)
+
+# In an environment of its own. Jobs are submitted on a host that is made for it, as root.
+test-ray: $(RAY_READY)  ## run what a cluster needs with another version of Ray: RAY=2.60.0; without it, the lowest
+	@$(RAY_VENV)/bin/python -m pytest -W ignore:Tip:FutureWarning -m "not slow and not chaos" $(RAY_TESTS) $(ARGS)
+	@$(RAY_VENV)/bin/python -m pytest -m chaos tests/schedulers/test_ray_jobs.py $(ARGS)
 
 fuzz: $(DEV_READY)  ## run the property tests with fresh seeds and more examples; failures are kept in .hypothesis
 	@$(RUN) -m pytest -q -n 2 -m "hypothesis and not ray" --hypothesis-profile=fuzz tests $(ARGS)
@@ -134,6 +144,15 @@ $(DEV_READY): | $(READY)
 	@$(PIP) -c constraints-dev.txt --group integrations || echo "$(NOT_HAD)"
 	@# Without what it asks for: that is the large wheel of TensorFlow, and the one for CPUs is there.
 	@$(PIP) -c constraints-dev.txt --no-deps tf_keras || echo "$(NOT_HAD)"
+	@touch $@
+
+$(RAY_READY):
+	@echo "== installing paceline and ray $(RAY) into $(RAY_VENV) =="
+	@rm -rf $(RAY_VENV)
+	@$(PYTHON) -m venv $(RAY_VENV)
+	@grep -v '^ray==' constraints-dev.txt > $(RAY_VENV)/constraints.txt
+	@$(RAY_VENV)/bin/python -m pip -qq --disable-pip-version-check install -c $(RAY_VENV)/constraints.txt \
+	  -e '.[ray]' 'ray[default]==$(RAY)' hypothesis pytest pytest-timeout
 	@touch $@
 
 # Node comes with a Python package: nothing of it has to be on the machine.
