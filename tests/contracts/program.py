@@ -173,7 +173,7 @@ def order_of(watch, name):
 NOTES = ("run_described", "timestamp", "usage_measured", "diagnostic_file_written")
 """They tell of times, processes and hosts."""
 
-TOLD_BY_THE_SYSTEM = ("at", "pid", "host", "address", "created_at", "crc32")
+TOLD_BY_THE_SYSTEM = ("at", "pid", "host", "address", "created_at", "crc32", "times", "took_s")
 
 
 def describe_event(text, root):

@@ -24,7 +24,7 @@ from paceline._core.system import SystemClock
 from paceline._engine.messages import WorkerFailure
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
-from paceline._storage.lease import acquire_lease
+from paceline._storage.lease import UNFENCED, acquire_lease
 from paceline._storage.lease_stores import DiskLeaseStore
 from paceline._storage.run_layout import RunLayout, is_checkpoint_name
 from paceline._storage.run_store import DiskRunStore
@@ -168,7 +168,7 @@ def reseal(directory):
     manifest = commit.read_manifest(directory)
     (directory / commit.MANIFEST).unlink()
     entries = commit.stage_in_place(LocalFiles(), directory)
-    commit._write_manifest(LocalFiles(), directory, msgspec.structs.replace(manifest, files=entries))
+    commit._write_manifest(LocalFiles(), directory, msgspec.structs.replace(manifest, files=entries), UNFENCED)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_journal_that_tells_of_checkpoints_elsewhere_is_refused_and_nothing_is
     shutil.copytree(run.root / "checkpoint_000001", outside)
     manifest = commit.read_manifest(outside)
     record = msgspec.structs.replace(manifest.record, name="../outside")
-    commit._write_manifest(LocalFiles(), outside, msgspec.structs.replace(manifest, record=record))
+    commit._write_manifest(LocalFiles(), outside, msgspec.structs.replace(manifest, record=record), UNFENCED)
     before = sorted(outside.iterdir())
     committed = Committed(msgspec.structs.replace(record, seq=4, attempt=2))
     append_events(run, DriverStarted(1, 0, Retention(1)), CheckpointVerified(2, 3), committed)
