@@ -7,10 +7,18 @@ import msgspec
 import pytest
 
 from _control.controller_runs import RecordingObserver, drive
-from paceline._control.events import CommitFailed, Committed, HangCleared, HangSuspected, StopRequested, Timestamp
+from paceline._control.events import (
+    CommitFailed,
+    Committed,
+    HangCleared,
+    HangSuspected,
+    Retention,
+    StopRequested,
+    Timestamp,
+)
 from paceline._control.extensions import CapacityWatch, Extension, HangWatch, TaskDispatch
 from paceline._control.run import BackingOff, Finished
-from paceline._control.storage_thread import DeletionThread
+from paceline._control.storage_thread import CheckpointWork, DeletionThread
 from paceline._control.worker_sync import TaskQueue
 from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
@@ -71,6 +79,31 @@ def test_deletions_are_told_when_a_rank_writes_a_checkpoint(tmp_path, monkeypatc
 
     drive(tmp_path, worker, size=1)
     assert [is_saving for is_saving, _ in groupby(told)] == [False, True, False]
+
+
+def test_an_observer_knows_of_a_checkpoint_before_an_older_one_is_deleted_for_it(tmp_path, monkeypatch):
+    """Or what it wants to keep, of several that are committed at once, may be gone before it could say so."""
+    order = []
+    monkeypatch.setattr(CheckpointWork, "delete", lambda self, record: order.append(("deleted", record.seq)))
+
+    class Watching(RecordingObserver):
+        def on_event(self, event, run):
+            if isinstance(event, Committed):
+                order.append(("seen", event.record.seq))
+
+    def worker(begin):
+        for seq in (1, 2):
+            yield reported(begin, seq, f"checkpoint_{seq:06d}")
+            yield CheckpointStaged(begin.attempt, seq, StagedFiles(begin.rank, ()))
+            while (yield None) is None:
+                pass
+        yield WorkerReturned(begin.attempt, begin.rank, 2)
+
+    def keep_one(controller):
+        controller.set_retention(Retention(1))
+
+    drive(tmp_path, worker, size=1, before=keep_one, observers=[Watching()])
+    assert order == [("seen", 1), ("seen", 2), ("deleted", 1)]
 
 
 def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplog):

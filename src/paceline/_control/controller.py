@@ -342,10 +342,15 @@ class Controller:
             if type(event) is Reported and event.rank == 0:
                 self._history.last_rank_0_report = event
                 break
+        deletions = [command for command in pending if isinstance(command, commands.DeleteCheckpoint)]
         for command in pending:
-            self._execute_command(command)
+            if not isinstance(command, commands.DeleteCheckpoint):
+                self._execute_command(command)
         for observer in list(self._observers):
             self._notify_observer(observer, partial(_notify_of_events, observer, effective))
+        # Last: an observer that is notified of a checkpoint holds it until it has seen it.
+        for deletion in deletions:
+            self._execute_command(deletion)
 
     def _record_event(self, event: Event, now: float) -> None:
         self._journal.append(event)
