@@ -62,7 +62,7 @@ def suite(tmp_path):
                 (tests / path).touch()
     shutil.copytree(TOOLS, tmp_path / "tools")
     (tests / "conftest.py").write_text("pytest_plugins = ('outcome_log',)")
-    markers = "\n".join(f"  {name}: -" for name in ("slow", "chaos", "fresh", "ray", "alone"))
+    markers = "\n".join(f"  {name}: -" for name in ("slow", "chaos", "fresh", "ray"))
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = tests tools\nmarkers =\n{markers}\n")
 
     def run(files, *arguments, **environ):

@@ -76,7 +76,7 @@ INVISIBLE = {"frozen", "gc", "daemon", "non_blocking"}
 
 MAX_TESTS_S = 60.0
 """How long the tests of one mutant may take; slower ones are left out, so the score is a lower bound."""
-MARKER = "not chaos and not ray and not fresh and not alone"
+MARKER = "not chaos and not ray and not fresh"
 PLUGIN = """
 import json, os, time
 import coverage

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -98,22 +99,40 @@ def plan_sessions(parts: Sequence[str], only_slow: bool) -> list[Session]:
         paths = list_paths(local)
         common = f"{speed} and not chaos and not fresh and not ray"
         processes = ("-n", "3", "--dist", "worksteal")
-        sessions.append(Session("local", paths, f"{common} and not alone", processes))
-        sessions.append(Session("alone", paths, f"{common} and alone"))
+        sessions.append(Session("local", paths, common, processes))
     if "cluster" in parts:
         processes = ("-n", "2", "--dist", "loadfile") if only_slow else ()
         sessions.append(Session("cluster", list_paths(["cluster"]), f"{speed} and not chaos", processes))
     return sessions
 
 
-def run_session(session: Session, arguments: Sequence[str]) -> tuple[list[Outcome], str]:
+def run_sessions(
+    sessions: Sequence[Session], arguments: Sequence[str], at_once: bool
+) -> list[tuple[list[Outcome], str]]:
+    """Run them one after the other, or at once: then the first prints as it runs, the others when they have ended."""
+    if not at_once:
+        return [run_session(session, arguments) for session in sessions]
+    with ThreadPoolExecutor() as threads:
+        others = [threads.submit(run_session, session, arguments, prints_at_end=True) for session in sessions[1:]]
+        return [run_session(session, arguments) for session in sessions[:1]] + [each.result() for each in others]
+
+
+def run_session(session: Session, arguments: Sequence[str], prints_at_end: bool = False) -> tuple[list[Outcome], str]:
     """The outcomes of its tests, and what went wrong with the session itself, if anything."""
+    header = f"\n== {session.name} =="
+    if not prints_at_end:
+        print(header, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "outcomes.jsonl"
         log.touch()
         command = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", f"--outcome-log={log}"]
         command += ["-m", session.marker, *session.arguments, *session.paths, *arguments]
-        status = subprocess.run(command, cwd=ROOT).returncode
+        with (Path(folder) / "output").open("w+") as output:
+            stdout = output if prints_at_end else None
+            status = subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=stdout).returncode
+            output.seek(0)
+            if prints_at_end:
+                print(header, output.read(), sep="\n", flush=True)
         outcomes = [Outcome(**json.loads(line)) for line in log.read_text().splitlines()]
     if status in (0, NO_TESTS_COLLECTED):
         return outcomes, ""
@@ -170,9 +189,9 @@ def main() -> int:
     began = time.monotonic()
     outcomes: list[Outcome] = []
     problems: list[str] = []
-    for session in plan_sessions(chosen.part or list(PARTS), chosen.slow):
-        print(f"\n== {session.name} ==", flush=True)
-        ended, problem = run_session(session, pytest_arguments)
+    sessions = plan_sessions(chosen.part or list(PARTS), chosen.slow)
+    # Quick tests on the one cluster mostly wait. The slow ones start several, which need the memory for themselves.
+    for ended, problem in run_sessions(sessions, pytest_arguments, at_once=not chosen.slow):
         earlier = {each.test for each in outcomes}  # A file that cannot be collected is reported by each session.
         outcomes += [each for each in ended if each.test not in earlier]
         problems += [problem] if problem else []

@@ -32,7 +32,7 @@ from paceline._engine.ray import authentication
 exposure = authentication.find_exposure(ray.get_runtime_context().gcs_address)
 print()
 nodes = sum(node["Alive"] for node in ray.nodes())
-print(json.dumps([nodes, ray.cluster_resources(), exposure, authentication.advise()]))
+print(json.dumps([nodes, ray.cluster_resources(), exposure, authentication.ADVICE]))
 """
 
 

@@ -18,9 +18,9 @@ from paceline._core.system import make_private_dirs, open_private
 from paceline._engine.ray import ray_private
 
 _TIMEOUT_S = 5.0
-_FIRST_WITH_TOKENS, _FIRST_BY_ITSELF = (2, 52), (2, 59)
-"""The versions of Ray that can ask for a token, and that do so in a cluster of `ray.init()` without being told."""
-_ADVICE = "start it with RAY_AUTH_MODE=token, and set it here, too; or with RAY_AUTH_MODE=disabled on a trusted network"
+_FIRST_BY_ITSELF = (2, 59)
+"""The first version of Ray whose `ray.init()` starts clusters that ask for a token without being told."""
+ADVICE = "start it with RAY_AUTH_MODE=token, and set it here, too; or with RAY_AUTH_MODE=disabled on a trusted network"
 
 _lock = threading.Lock()
 _warned: set[str] = set()
@@ -28,13 +28,12 @@ _warned: set[str] = set()
 
 
 def require_token_of_new_cluster() -> None:
-    """Let a cluster that `ray.init()` is about to start on this machine ask for a token, if Ray can.
+    """Let a cluster that `ray.init()` is about to start on this machine ask for a token.
 
     A later version does so by itself. Once Ray is imported, it is too late.
     """
-    number = ray_private.get_ray_version()
-    if number >= _FIRST_WITH_TOKENS and "RAY_AUTH_MODE" not in os.environ:
-        if number < _FIRST_BY_ITSELF:
+    if "RAY_AUTH_MODE" not in os.environ:
+        if ray_private.get_ray_version() < _FIRST_BY_ITSELF:
             if "ray" in sys.modules:
                 return
             os.environ["RAY_AUTH_MODE"] = "token"
@@ -83,14 +82,7 @@ def make_exposure_warning(address: str) -> str | None:
             return None
         _warned.add(address)
     exposure = find_exposure(address)
-    return f"warning: {exposure} ({advise()})" if exposure else None
-
-
-def advise() -> str:
-    """What to do about an exposed cluster."""
-    if ray_private.get_ray_version() < _FIRST_WITH_TOKENS:
-        return "Ray 2.52 and later can ask for one; until then keep its ports behind a firewall"
-    return _ADVICE
+    return f"warning: {exposure} ({ADVICE})" if exposure else None
 
 
 def _find_token() -> tuple[str | None, str]:

@@ -102,8 +102,6 @@ def is_token_mode() -> bool | None:
     import ray._raylet
 
     raylet: Any = ray._raylet
-    if not hasattr(raylet, "get_authentication_mode"):
-        return False  # before Ray 2.52
     mode, modes = raylet.get_authentication_mode(), raylet.AuthenticationMode
     return True if mode == modes.TOKEN else False if mode == modes.DISABLED else None
 
