@@ -10,6 +10,7 @@ from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.extensions import CapacityWatch
 from paceline._control.recovery import load_history
+from paceline._control.storage_thread import DeletionThread
 from paceline._core.checkpoint_records import StagedFiles
 from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerResources, WorkerSpec
@@ -39,6 +40,19 @@ class PatientClock(FakeClock):
         if super().now() > self.limit:
             raise Stuck
         return super().now()
+
+
+class ImmediateDeletions(DeletionThread):
+    """Deletes at once, so that a fault in a deletion strikes at the same event every time."""
+
+    def submit(self, work):
+        try:
+            work()
+        except BaseException as error:
+            self._on_error(error)
+
+    def set_saving(self, is_saving):
+        pass
 
 
 def worker(begin):
@@ -112,6 +126,7 @@ def drive(path, faults, *, size=2, limit=float("inf"), before=None, stop_after=N
         location = RunLocation.from_path(str(path))
         with (
             patch("os.fsync"),
+            patch("paceline._control.controller.DeletionThread", ImmediateDeletions),
             contextlib.suppress(DriverLost),
             open_run(location, environment, say=lambda text: None) as (recovered, run_store),
         ):
