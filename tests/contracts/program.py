@@ -1,8 +1,8 @@
 """A training script as people write it, in functions: every engine has to bring it to the same end.
 
-Two workers train a small model with DDP, on batches of a data loader and of a dataset. A report has the numbers of the
-samples it was made of, so the order of samples is among the metrics. Rank 1 fails in the middle, once. `account` is all
-that has to be alike: what it leaves out are times, processes, hosts and where the run lies.
+Two workers, or more, train a small model with DDP, on batches of a data loader and of a dataset. A report has the
+numbers of the samples it was made of, so the order of samples is among the metrics. Rank 1 fails in the middle, once.
+`account` is all that has to be alike: what it leaves out are times, processes, hosts and where the run lies.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ import paceline.data
 from paceline import train
 from paceline.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig, UserCallback, ValidationConfig
 
-NUM_SAMPLES, NUM_ROWS = 24, 40
+SAMPLES_EACH, ROWS_EACH = 12, 20
+"""Of each worker in an epoch."""
 EPOCHS, STEPS = 2, 8
 AS_DICT, AS_FILES = (2, 5, 8), (4, 7)
 FAILS_AFTER = 6
@@ -27,8 +28,8 @@ def function(config):
     from paceline.train.torch import prepare_data_loader, prepare_model
 
     generator = torch.Generator().manual_seed(7)
-    numbers = torch.arange(NUM_SAMPLES)
-    samples = torch.randn(NUM_SAMPLES, 4, dtype=torch.float64, generator=generator)
+    numbers = torch.arange(SAMPLES_EACH * train.get_context().get_world_size())
+    samples = torch.randn(len(numbers), 4, dtype=torch.float64, generator=generator)
     loader = prepare_data_loader(DataLoader(TensorDataset(numbers, samples), batch_size=3, shuffle=True))
     model = torch.nn.Linear(4, 1, dtype=torch.float64)
     for parameter in model.parameters():
@@ -86,7 +87,7 @@ def shard_in(directory, metrics):
 
 
 def fail():
-    """Rank 1 fails when all reports so far have arrived; rank 0 waits for it in vain."""
+    """Rank 1 fails when all reports so far have arrived; the others wait for it in vain."""
     train.collective.barrier()
     if rank() == 1:
         raise RuntimeError(f"planned after report {FAILS_AFTER}")
@@ -111,19 +112,19 @@ class Watch(UserCallback):
         self.exceptions.append({rank: repr(error) for rank, error in worker_exceptions.items()})
 
 
-def written(directory):
-    """The files of the dataset: five, of eight numbered rows each."""
+def written(directory, num_workers=2):
+    """The files of the dataset: five, with numbered rows."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     directory.mkdir()
-    for number, ids in enumerate(np.array_split(np.arange(NUM_ROWS), 5)):
+    for number, ids in enumerate(np.array_split(np.arange(ROWS_EACH * num_workers), 5)):
         pq.write_table(pa.table({"id": ids}), directory / f"part-{number}.parquet", row_group_size=4)
     return directory
 
 
-def trained(path, files, *, fails=True, **run_config):
+def trained(path, files, *, num_workers=2, fails=True, **run_config):
     """Fit it in a directory, with the files of the dataset; the account of it."""
     from paceline.train.torch import TorchTrainer
 
@@ -133,7 +134,7 @@ def trained(path, files, *, fails=True, **run_config):
     result = TorchTrainer(
         function,
         train_loop_config={"fails": fails},
-        scaling_config=ScalingConfig(2),
+        scaling_config=ScalingConfig(num_workers, placement_strategy="SPREAD"),
         run_config=RunConfig(
             name="run",
             storage_path=path,

@@ -28,7 +28,7 @@ def test_a_script_that_fails_in_the_middle_comes_to_what_it_comes_to_undisturbed
     assert failed["returned"] == {**undisturbed["returned"], "resumed": True}
     assert failed["exceptions"] == [{1: "RuntimeError('planned after report 6')"}]
     assert undisturbed["exceptions"] == []
-    for name, num in (("samples", program.NUM_SAMPLES), ("rows", program.NUM_ROWS)):
+    for name, num in (("samples", 2 * program.SAMPLES_EACH), ("rows", 2 * program.ROWS_EACH)):
         counts = Counter(number for batch in undisturbed[name] for number in batch)
         assert counts == dict.fromkeys(range(num), program.EPOCHS), name
     assert len(undisturbed["manifests"]) == 2

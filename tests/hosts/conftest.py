@@ -13,7 +13,7 @@ import pytest
 import servers
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
+sys.path += [str(HERE), str(HERE.parent / "contracts")]
 
 from host_runs import HostRun  # noqa: E402
 from network import Host, Network, missing_tools  # noqa: E402
