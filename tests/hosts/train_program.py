@@ -11,7 +11,7 @@ import cloudpickle
 
 sys.path.append(str(Path(__file__).parents[1] / "contracts"))
 
-import program  # noqa: E402
+import program
 
 
 def main():
