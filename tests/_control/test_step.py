@@ -13,11 +13,9 @@ from paceline._control.commands import (
     Broadcast,
     Command,
     CommitCheckpoint,
-    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
-    VerifyCheckpoint,
 )
 from paceline._control.events import (
     CheckpointVerified,
@@ -28,20 +26,17 @@ from paceline._control.events import (
     HangCleared,
     HangSuspected,
     Retention,
-    StopRequested,
-    ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Unopened
-from paceline._control.step import DRAIN_GRACE_S, EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
-from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
+from paceline._control.step import InvalidTransition, next_deadline, step
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointStaged,
     ExitDelayed,
-    PreemptionNoticeReceived,
     Reported,
     WorkerFailed,
     WorkerFailure,
@@ -121,16 +116,6 @@ def test_a_run_starts_commits_and_ends() -> None:
     assert run.num_reports == 1
 
 
-def test_a_checkpoint_waits_for_ranks_that_bring_no_files() -> None:
-    step_through(
-        running(3),
-        (reported(1, 1, files=True), Running, []),
-        (staged(1, 1), Running, []),
-        (reported(2, 1), Running, []),
-        (reported(0, 1), Running, [CommitCheckpoint(record(1), (part(1),))]),
-    )
-
-
 def test_a_checkpoint_carries_where_the_datasets_stood_on_all_ranks_whoever_comes_first() -> None:
     def standing(rank: int, seq: int, row: int) -> Reported:
         cursor = Cursor(row=row, chunk=8, world=2)
@@ -186,13 +171,9 @@ def test_the_first_failure_in_time_is_the_cause_whichever_arrives_first() -> Non
         assert isinstance(run.phase, Finished)
         assert first_failure(run.phase.failures) == cause.failure
     assert first_failure([failed(2).failure, failed(1).failure]).rank == 1, "of one time, the lowest rank's"
-
-
-def test_an_echo_is_not_the_cause_though_its_clock_says_so() -> None:
-    echo = failed(0, at=1.0, collateral=True).failure
-    cause = failed(1, at=2.0).failure
-    assert first_failure([echo, cause]) == cause
-    assert first_failure([echo]) == echo
+    late, early = failed(1, at=2.0).failure, failed(0, at=1.0, collateral=True).failure
+    assert first_failure([early, late]) == late, "an echo is not the cause, though its clock says so"
+    assert first_failure([early]) == early
 
 
 BOTH = [reported(0, 1), reported(1, 1)]
@@ -257,72 +238,11 @@ def test_attempts_that_fail_without_progress_start_further_and_further_apart() -
     assert run.num_failures == 11
 
 
-def test_a_slow_failure_is_retried_at_once_and_a_stop_ends_the_wait() -> None:
+def test_a_journal_from_before_there_was_a_wait_between_attempts_is_replayed() -> None:
     run = apply(running(1, max_failures=9), failed(0, kind="killed"), WorkersStopped(1), failed(0, attempt=2))
-    slow, _ = step(run, WorkersStopped(2), 0.4)
-    assert next_deadline(slow) == 0.5
-    assert next_deadline(step(run, WorkersStopped(2), 60.0)[0]) == 60.0
-    assert apply(slow, StopRequested(3)).phase == Finished("interrupted")
-    assert apply(slow, PreemptionNoticeReceived(3, 30.0)).phase == Finished("preempted")
-    old = apply(slow, WorkerReady(3, 0, 100))  # in a journal from before there was a wait
-    assert isinstance(old.phase, Running)
-
-
-def test_each_class_of_failure_has_a_budget_of_its_own() -> None:
-    run = apply(Run(), DriverStarted(1, 1, max_preemption_failures=1, controller_failure_limit=1))
-    kinds = ["killed", "preempted", "engine"]
-    for attempt, kind in enumerate(kinds, start=1):
-        run = apply(run, reported(0, attempt, attempt=attempt), failed(0, attempt=attempt, kind=kind))
-        run = apply(run, WorkersStopped(attempt))
-        assert isinstance(run.phase, Running), kind
-    for kind, limit in (
-        ("user", "max_failures=1"),
-        ("preempted", "max_preemption_failures=1"),
-        ("engine", "controller_failure_limit=1"),
-    ):
-        ended = apply(run, reported(0, 1, attempt=4), failed(0, attempt=4, kind=kind), WorkersStopped(4))
-        assert isinstance(ended.phase, Finished)
-        assert ended.phase.reason == limit
-
-
-def test_a_failure_waits_for_the_checkpoint_of_the_last_report_that_returned_on_its_rank() -> None:
-    run = step_through(
-        running(2, max_failures=1),
-        (reported(1, 1), Running, []),
-        (failed(1, kind="killed"), Running, []),
-        (reported(0, 1, files=True), Running, []),
-        (staged(0, 1), Stopping, [CommitCheckpoint(record(1), (part(0),)), StopWorkers(1, kill=True)]),
-        (WorkersStopped(1), Stopping, []),
-        (
-            Committed(record(1)),
-            Restoring,
-            [Broadcast(1, CheckpointCommitted(record(1))), VerifyCheckpoint(2, record(1))],
-        ),
-    )
-    assert run.num_failures == 1
-
-
-@pytest.mark.parametrize(
-    "last",
-    [DeadlinePassed(1), failed(0, collateral=True, at=0.5), returned(0, 0), StopRequested(1, now=True)],
-    ids=lambda event: type(event).__name__,
-)
-def test_a_failure_waits_no_longer_than_the_others_can_come_to_that_report(last: Event) -> None:
-    run, _ = step(apply(running(2), reported(1, 1)), failed(1), 5.0)
-    assert next_deadline(run) == 5.0 + DRAIN_GRACE_S
-    run = step_through(run, (hung("restart"), Running, []), (last, Stopping, [StopWorkers(1, kill=True)]))
-    assert first_failure(run.phase.failures) == failed(1).failure
-
-
-def test_a_failure_does_not_wait_for_files_that_went_with_the_process() -> None:
-    """Unless it was an exception: then the process still stores them."""
-    run = apply(running(2), reported(0, 1, files=True), staged(0, 1), reported(1, 1, files=True))
-    step_through(run, (failed(1, kind="killed"), Stopping, [StopWorkers(1, kill=True)]))
-    step_through(
-        run,
-        (failed(1, traceback="Traceback"), Running, []),
-        (staged(1, 1), Stopping, [CommitCheckpoint(record(1, num_parts=2), (part(0), part(1))), StopWorkers(1, True)]),
-    )
+    waiting = apply(run, WorkersStopped(2))
+    assert isinstance(waiting.phase, BackingOff)
+    assert isinstance(apply(waiting, WorkerReady(3, 0, 100)).phase, Running)
 
 
 SHORT = [reported(0, 1), returned(0, 1)]
@@ -384,29 +304,6 @@ def test_a_rank_that_returned_early_is_the_cause_of_connections_that_break() -> 
     )
 
 
-TASK = ValidationTask(Raw(b'{"split":"test"}'), 60.0)
-
-
-def report_to_validate(seq: int) -> Reported:
-    return replace(reported(0, seq, files=True), validation=TASK)
-
-
-def unvalidated(seq: int, name: str | None = None) -> CheckpointRecord:
-    return replace(record(seq, name=name), validation=TASK, status="PENDING_VALIDATION")
-
-
-def validated(seq: int) -> ValidationEnded:
-    return ValidationEnded(1, seq, f"checkpoint_{seq:06d}", "VALIDATED", Raw(b'{"accuracy":0.5}'))
-
-
-def test_the_validation_of_a_checkpoint_that_was_replaced_is_dropped() -> None:
-    """Its name was used again while it was being validated."""
-    again = unvalidated(2, name="checkpoint_000001")
-    run = apply(Run(), DriverStarted(1, 0, validates=True), report_to_validate(1), staged(0, 1))
-    run = apply(run, Committed(unvalidated(1)), Committed(again))
-    step_through(run, (validated(1), Running, [StartValidation(again)]))
-
-
 def test_an_impossible_event_is_refused_with_the_event_and_the_phase() -> None:
     with pytest.raises(InvalidTransition, match=r"CheckpointVerified\(attempt=1, seq=1\) in Running\("):
         step(running(1), CheckpointVerified(1, 1))
@@ -441,19 +338,11 @@ def test_a_hang_ends_the_attempt_and_is_retried_only_if_it_may_be(action, retria
     assert run.num_failures == retriable
 
 
-def test_workers_that_do_not_exit_by_themselves_are_killed_once_and_the_run_is_complete() -> None:
-    run, commands = step(running(), returned(0, 0), 5.0)
-    run, commands = step(run, returned(1, 0), 5.0)
-    assert commands == [StopWorkers(1, kill=False)]
-    assert next_deadline(run) == 5.0 + run.exit_grace_s + EXIT_DELAY_NOTICE_S
-    run, commands = step(run, ExitDelayed(1, 0, "thread 'prefetch'", 10.0), 15.0)
-    assert (dict(run.phase.delayed_exits.items()), commands) == ({0: "thread 'prefetch'"}, [])
-    assert step(run, ExitDelayed(1, 0, "again", 10.0), 15.5) == (run, [])
-    run, commands = step(run, DeadlinePassed(1), 16.0)
-    assert commands == [StopWorkers(1, kill=True)]
-    assert next_deadline(run) is None
-    run, commands = step(run, WorkersStopped(1), 16.1)
-    assert (run.phase.ending, commands) == ("complete", [])
+def test_what_keeps_a_rank_from_exiting_is_noted_once() -> None:
+    run = apply(running(1), returned(0, 0))
+    late = apply(run, ExitDelayed(1, 0, "thread 'prefetch'", 10.0))
+    assert dict(late.phase.delayed_exits.items()) == {0: "thread 'prefetch'"}
+    assert step(late, ExitDelayed(1, 0, "again", 10.0)) == (late, [])
 
 
 def test_a_checkpoint_that_was_asked_for_later_belongs_to_the_report_that_waits() -> None:
