@@ -241,19 +241,6 @@ def test_a_mismatch_at_a_barrier_is_reported_once_and_not_retried(tmp_path):
     assert len(engine.groups) == 1
 
 
-def test_ranks_that_make_different_collective_calls_fail_with_both_places(tmp_path):
-    def worker(begin):
-        call, where = [("barrier", "x.py:7"), ("gather", "x.py:9")][begin.rank]
-        yield Joined(begin.attempt, begin.rank, 1, where, gathers=call == "gather", call=call)
-        while True:
-            yield None
-
-    run, _, engine = drive(tmp_path, worker, max_failures=3)
-    [failure] = run.phase.failures
-    assert (failure.kind, failure.retriable, len(engine.groups)) == ("mismatch", False, 1)
-    assert "rank 0 calls barrier at x.py:7, but rank 1 calls gather at x.py:9" in failure.message
-
-
 def test_an_extension_that_raises_is_dropped_but_a_journal_that_cannot_be_written_ends_the_run(tmp_path, caplog):
     class Broken(Extension):
         def poll(self):

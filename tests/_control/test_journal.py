@@ -15,6 +15,7 @@ from paceline._control.recovery import load_history
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
 from paceline._core.errors import StorageError
+from paceline._core.reductions import ReductionMark
 from paceline._engine import messages
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned
 from paceline._storage import files
@@ -39,6 +40,7 @@ STORY: list[Event] = [
     events.CheckpointVerified(2, 1),
     messages.WorkerReady(2, 0, 100),
     messages.Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002", TASK),
+    messages.Reported(2, 0, 3, msgspec.Raw(b"{}"), 0.5, "x.py:1", reduce=(ReductionMark(("a", "b"), "mean", 3),)),
     messages.CheckpointStaged(2, 2, StagedFiles(0, (FileEntry("a.bin", 3, "ff"),), in_place=True)),
     messages.StagingFailed(2, 1, 2, "[Errno 28] No space left on device"),
     events.Committed(RECORD),
@@ -116,6 +118,10 @@ def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
         (
             b'{"type":"usage_measured","attempt":1,"at":2,"stages":[["train","read"]]}',
             events.UsageMeasured(1, 2.0, (), (events.StageUse("train", "read", 0, 0, 0.0, 0.0, 0.0, False),), False),
+        ),
+        (
+            b'{"type":"reported","attempt":1,"rank":0,"seq":2,"metrics":{},"at":0.5,"where":"a.py:3"}',
+            messages.Reported(1, 0, 2, msgspec.Raw(b"{}"), 0.5, "a.py:3", None, None, (), ()),
         ),
         (
             b'{"type":"diagnostic_file_written","kind":"flame","path":"p","rank":0,"at":1}',

@@ -98,6 +98,17 @@ def test_a_barrier_gives_the_data_of_rank_0_or_of_every_rank(gathers: bool, gath
     assert [barriers.join(each) for each in (first, last, last)] == [None, Release(1, b"0", gathered), None]
 
 
+def test_ranks_that_make_different_collective_calls_are_reported_with_both_places() -> None:
+    barriers = Barriers(2)
+    for rank, (call, where) in enumerate([("barrier", "x.py:7"), ("gather", "x.py:9")]):
+        assert barriers.join(Joined(1, rank, 1, where, gathers=call == "gather", call=call)) is None
+    failure = barriers.find_mismatch(2.0)
+    assert failure is not None
+    assert "rank 0 calls barrier at x.py:7, but rank 1 calls gather at x.py:9" in failure.message
+    assert (failure.kind, failure.at, failure.frames, failure.retriable) == ("mismatch", 2.0, ("x.py:7",), False)
+    assert barriers.find_mismatch(3.0) is None
+
+
 def test_idle_ranks_are_not_sampled_and_busy_ones_are() -> None:
     run, detector = running(), HangDetector(1.0, "warn", "/runs/a")
     detector.start_attempt(2, 0.0)

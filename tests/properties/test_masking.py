@@ -64,9 +64,9 @@ def test_comments_and_commands_in_strings_are_masked(statement, name, option, se
 def test_a_secret_argument_is_masked_in_every_form(option, secret):
     forms = [f"--{option}={secret}"], [f"--{option}", secret], [f"{option}={secret}"], [f"--set={option}={secret}"]
     for form in (*forms, [f"--header=Authorization: Bearer {secret}"], [json.dumps({option: secret})]):
-        masked = mask_arguments(["train.py", *form, "--lr", "0.1"])
+        masked = mask_arguments(["train.py", *form, "--lr", "0.1", "--token", "--verbose"])
         assert not any(secret in each for each in masked), masked
-        assert (masked[0], masked[-2:]) == ("train.py", ["--lr", "0.1"])
+        assert (masked[0], masked[-4:]) == ("train.py", ["--lr", "0.1", "--token", "--verbose"])
 
 
 def test_code_without_secrets_is_left_alone():

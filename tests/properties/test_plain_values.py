@@ -78,15 +78,15 @@ def test_a_small_array_comes_back_as_it_was_if_types_are_kept(dtype, shape):
         assert same(from_plain(value, as_lists=True), {"x": [array.tolist()]})
 
 
-@pytest.mark.parametrize("array", [np.zeros(1001), np.zeros((2, 501), "int8")])
-def test_a_large_array_is_refused_by_its_path(array):
-    with pytest.raises(ValueError, match=r"(?s)^metrics\['x'\] must have at most 1000 .* save it in a checkpoint"):
-        to_plain({"x": array}, keep_types=True)
-
-
-@pytest.mark.parametrize("array", [np.zeros(2, "c8"), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)])
-def test_arrays_of_numbers_that_json_does_not_have_are_refused(array):
-    with pytest.raises(ValueError, match=r"^metrics\['x'\] must be one number"):
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        *((array, "must have at most 1000 .* save it in a") for array in (np.zeros(1001), np.zeros((2, 501), "int8"))),
+        *((np.zeros(2, dtype), "must be one number") for dtype in ("c8", "M8[s]", np.longdouble)),
+    ],
+)
+def test_an_array_that_is_large_or_not_of_json_numbers_is_refused_by_its_path(array, problem):
+    with pytest.raises(ValueError, match=rf"(?s)^metrics\['x'\] {problem}"):
         to_plain({"x": array}, keep_types=True)
 
 

@@ -246,18 +246,6 @@ def test_reports_in_any_order_come_to_what_a_table_of_them_says(data):
         assert all(seq > live.progress.minimum for seq in live.reducing), "nothing is kept that all ranks have made"
 
 
-def test_a_line_without_reductions_is_as_it_was_and_older_lines_are_read():
-    plain_report = Reported(1, 0, 2, msgspec.Raw(b'{"loss":1}'), 0.5, "train.py:3")
-    assert b"reduce" not in events.encode_event(plain_report)
-    old = (
-        b'{"type":"reported","attempt":1,"rank":0,"seq":2,"metrics":{"loss":1},"at":0.5,"where":"train.py:3",'
-        b'"checkpoint":null,"validation":null,"data":[]}'
-    )
-    assert events.decode_event(old) == plain_report
-    marked = msgspec.structs.replace(plain_report, reduce=(ReductionMark(("a", "b"), "mean", 3),))
-    assert events.decode_event(events.encode_event(marked)) == marked
-
-
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "the other way"])
 def test_ranks_that_reduce_one_metric_in_different_ways_fail_with_both_call_sites(order):
     raw = msgspec.Raw(b'{"x":1}')
