@@ -69,7 +69,7 @@ MORE = {
     "dashboard": Question(180, ("--points", "20000", "--turns", "2", "--seconds", "0.5")),
     "cluster_noop": Question(150),
     "cluster_report": Question(90, ("--reports", "20", "--peer-reports", "2")),
-    "cluster_recovery": Question(180),
+    "cluster_recovery": Question(300),
     "cluster_crowd": Question(180, ("--nodes", "2", "--workers", "4", "--seconds", "5", "--reports", "40")),
     "cluster_data": Question(120, ("--rows", "20000", "--files", "2")),
 }

@@ -14,7 +14,7 @@ def measure(bench: Bench) -> Report:
     bench.log(f"{bench.repeats} rounds in one session")
     results = run_session(bench, "both/cluster_noop.py", timeout_s=600 + 300 * bench.repeats)
     peers = {"Ray Train": results["ray"]} if results["ray"] else {}
-    bar = Bar("<=", 0.5, ratio=True) if peers else None
+    bar = Bar("<=", 0.25, ratio=True) if peers else None
     return Report(
         [Measure("fit() of nothing, on Ray", "s", results["ours"], peers, bar)],
         {f"first of {name}": note([seconds], "s") for name, seconds in results["first"].items()},
