@@ -499,8 +499,10 @@ class Model:
         return []
 
     def _drain(self, now: float) -> None:
-        if not self.life.is_draining:
-            self.life.is_draining, self.life.fail_by = True, now + DRAIN_GRACE_S
+        life = self.life
+        if not life.is_draining:  # Ranks that hang are not waited for.
+            hangs = any(isinstance(failure, WorkerFailure) and failure.kind == "hang" for failure in life.failures)
+            life.is_draining, life.fail_by = True, now + (0 if hangs else DRAIN_GRACE_S)
 
     def _preempted(self, notice: PreemptionNoticeReceived) -> list[Command]:
         life = self.life
@@ -1184,6 +1186,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def one_is_called_hung(self, pick: int) -> None:
         self.trouble_comes()
+        self.all_messages_arrive(first=pick)
         rank = choose(sorted(self.workers.at_work), pick)
         self.workers.hung.add(rank)
         self.send(HangSuspected(self.workers.attempt, WorkerFailure(rank, "hang", "stands", at=2.0), "restart"))
