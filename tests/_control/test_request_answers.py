@@ -184,6 +184,7 @@ def test_data_processes_are_waited_for_a_second_longer_than_the_ranks(tmp_path, 
         (StacksRequest((-1,)), "unknown rank -1; the ranks are 0 to 2"),
         (ProfileRequest(0.0), "seconds must be a positive number of at most 600, got 0"),
         (ProfileRequest(600.5), "seconds must be a positive number of at most 600, got 600.5"),
+        (ProfileRequest(-1.0), "seconds must be a positive number of at most 600, got -1"),
         (ProfileRequest(600.0), None),
         (StacksRequest((2,)), None),
     ],
@@ -218,11 +219,13 @@ def test_a_stop_is_passed_on_and_answered_at_the_end(driver, now):
     when = "now" if now else "at the next report"
     assert driver.ask(StopRequest(now)) == Answer(state="taken", text=f"the run is asked to stop {when}")
     assert driver.stops == [now]
+    driver.ask(ProfileRequest(2.0), "profile")
     driver.run = Run(num_reports=1, phase=Finished("interrupted"))
     driver.ask(StacksRequest(), "late", after_s=0.0)
     driver.handler.close()
     assert decode_answer(driver.mailbox.read_answer("a")).ending == "interrupted"
-    assert decode_answer(driver.mailbox.read_answer("late")).state == "refused"
+    for id in ("profile", "late"):
+        assert decode_answer(driver.mailbox.read_answer(id)).state == "refused"
 
 
 def test_a_driver_that_lost_the_run_leaves_new_requests_to_the_next(driver):

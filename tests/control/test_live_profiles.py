@@ -13,7 +13,7 @@ from live_runs import PendingRequest, live, run_command, standing
 
 from paceline import train
 from paceline._control.events import DiagnosticFileWritten
-from paceline._control.requests import ProfileRequest, StopRequest
+from paceline._control.requests import ProfileRequest
 
 HOSTILE = "</script><script>alert(1)</script>;\x1b[31m"
 
@@ -75,22 +75,6 @@ def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path):
         assert {file.rank for file in only.files} == {1}
         (tmp_path / "go").touch()
         assert run.ended().metrics["n"] == -1
-
-
-def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path):
-    with live(busy, tmp_path / "run", config={"at": str(tmp_path)}) as run:
-        run.until_reported()
-        for wrong in (0.0, -1.0, 601.0, float("nan")):
-            assert run.ask(ProfileRequest(seconds=wrong)).state == "refused"
-        first = PendingRequest(run.home, ProfileRequest(seconds=600.0))
-        first.wait_until_accepted()
-        second = run.ask(ProfileRequest(seconds=1.0))
-        assert second.state == "refused"
-        assert second.text.startswith("the run is being profiled already")
-        assert run.ask(StopRequest(now=True)).ok
-        answer = first.answer()
-    assert answer.state in ("done", "refused")
-    assert answer.files or "before the request was done" in answer.text or "no profile" in answer.text
 
 
 @pytest.mark.slow

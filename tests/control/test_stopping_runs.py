@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 from live_runs import PendingRequest, counting, live, run_command, standing
 
-from paceline import train
 from paceline._control import requests
-from paceline._control.events import Reported, WorkerFailed
+from paceline._control.events import Reported
 from paceline._control.requests import Answer, ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
 from paceline._storage.run_location import RunLocation
 from paceline.train import Result
@@ -132,27 +131,6 @@ def test_a_run_whose_requests_cannot_be_read_goes_on(tmp_path, caplog):
     warnings = [record for record in caplog.records if "requests to this run" in record.getMessage()]
     assert len(warnings) == 1, "once, not in each round"
     (tmp_path / "run" / ".requests").unlink()
-
-
-def fails_once_and_then_waits(config):
-    if not Path(config["at"], "failed").exists():
-        Path(config["at"], "failed").touch()
-        train.report({"n": 1})
-        raise ValueError("the first time")
-    Path(config["at"], "again").touch()
-    while True:
-        time.sleep(0.01)
-
-
-def test_a_run_whose_workers_are_started_again_is_stopped(tmp_path):
-    with live(fails_once_and_then_waits, tmp_path / "run", config={"at": str(tmp_path)}, max_failures=1) as run:
-        run.until(lambda: run.of(WorkerFailed))
-        answer = run.ask(StacksRequest())
-        assert answer.state in ("done", "refused"), answer
-        request = PendingRequest(run.home, StopRequest())
-        run.until(lambda: (tmp_path / "again").exists() or run.outcome)
-        assert run.ask(StopRequest(now=True)).state in ("done", "undriven")
-        assert request.answer().state in ("done", "gone")
 
 
 SCRIPT = """

@@ -9,7 +9,7 @@ are lost with and without a notice, room for workers comes and goes, and the dri
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pytest
@@ -39,7 +39,6 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
-    ExitDelayed,
     HangSuspected,
     PinsSet,
     ResizeDue,
@@ -90,6 +89,8 @@ from paceline._engine.messages import (
     WorkerReturned,
 )
 from paceline._storage.commit import select_kept
+
+T = TypeVar("T")
 
 PHASES = {
     kind.__name__.lower(): kind
@@ -498,8 +499,10 @@ class Model:
         return []
 
     def _drain(self, now: float) -> None:
-        if not self.life.is_draining:
-            self.life.is_draining, self.life.fail_by = True, now + DRAIN_GRACE_S
+        life = self.life
+        if not life.is_draining:  # Ranks that hang are not waited for.
+            hangs = any(isinstance(failure, WorkerFailure) and failure.kind == "hang" for failure in life.failures)
+            life.is_draining, life.fail_by = True, now + (0 if hangs else DRAIN_GRACE_S)
 
     def _preempted(self, notice: PreemptionNoticeReceived) -> list[Command]:
         life = self.life
@@ -976,6 +979,10 @@ failures = st.builds(
 )
 
 
+def choose(items: Sequence[T], pick: int) -> T:
+    return items[pick % len(items)]
+
+
 class RunMachine(RuleBasedStateMachine):
     """An engine and a storage thread that answer late, out of order, twice, or with a death."""
 
@@ -1092,8 +1099,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule(pick=picks, ahead=st.lists(modes, min_size=1, max_size=4), score=scores)
     def one_reports(self, pick: int, ahead: list[str | None], score: str) -> None:
         """Perhaps several times, ahead of the others."""
-        ranks = self.workers.reporting()
-        rank = ranks[pick % len(ranks)]
+        rank = choose(self.workers.reporting(), pick)
         for mode in ahead:
             if rank in self.workers.reporting():
                 self.report(rank, mode, score)
@@ -1119,8 +1125,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.workers.uploads))
     @rule(pick=picks, well=st.sampled_from([True, True, False]))
     def one_uploads(self, pick: int, well: bool = True) -> None:
-        ranks = [rank for rank in self.workers.ranks if self.workers.uploads[rank]]
-        rank = ranks[pick % len(ranks)]
+        rank = choose([rank for rank in self.workers.ranks if self.workers.uploads[rank]], pick)
         if well or not self.may_be_troubled():
             self.workers.upload(rank)
         else:
@@ -1136,18 +1141,13 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers.unheld())
     @rule(pick=picks)
     def one_answers_hold(self, pick: int) -> None:
-        ranks = self.workers.unheld()
-        self.workers.answer_hold(ranks[pick % len(ranks)])
-
-    def everyone_answers_hold(self) -> None:
-        for rank in self.workers.unheld():
-            self.workers.answer_hold(rank)
+        self.workers.answer_hold(choose(self.workers.unheld(), pick))
 
     @precondition(lambda self: self.returning())
     @rule(pick=picks, all_of_them=st.booleans())
     def some_return(self, pick: int, all_of_them: bool) -> None:
         ranks = self.returning()
-        for rank in ranks if all_of_them else [ranks[pick % len(ranks)]]:
+        for rank in ranks if all_of_them else [choose(ranks, pick)]:
             self.workers.leave(rank)
         if all_of_them:
             self.all_messages_arrive(pick)
@@ -1160,8 +1160,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule(pick=picks, failure=failures)
     def one_dies(self, pick: int, failure: WorkerFailure) -> None:
         self.trouble_comes()
-        ranks = sorted(self.workers.at_work)
-        rank = ranks[pick % len(ranks)]
+        rank = choose(sorted(self.workers.at_work), pick)
         self.workers.die(rank, msgspec.structs.replace(failure, rank=rank))
 
     @precondition(lambda self: self.workers.reporting() and self.may_be_troubled())
@@ -1170,8 +1169,7 @@ class RunMachine(RuleBasedStateMachine):
         self, pick: int, failure: WorkerFailure, mode: str, first: int, stop: bool
     ) -> None:
         """Its report has returned; the others, who may have been asked to stop, are still to save."""
-        ranks = self.workers.reporting()
-        rank = ranks[pick % len(ranks)]
+        rank = choose(self.workers.reporting(), pick)
         self.report(rank, None, "0")
         if stop and isinstance(self.run.phase, Running):
             self.stop_is_requested(at_once=False)
@@ -1188,8 +1186,8 @@ class RunMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def one_is_called_hung(self, pick: int) -> None:
         self.trouble_comes()
-        ranks = sorted(self.workers.at_work)
-        rank = ranks[pick % len(ranks)]
+        self.all_messages_arrive(first=pick)
+        rank = choose(sorted(self.workers.at_work), pick)
         self.workers.hung.add(rank)
         self.send(HangSuspected(self.workers.attempt, WorkerFailure(rank, "hang", "stands", at=2.0), "restart"))
 
@@ -1226,8 +1224,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.workers.wires))
     @rule(pick=picks)
     def one_message_arrives(self, pick: int) -> None:
-        wires = [wire for wire in self.workers.wires if wire]
-        self.send(wires[pick % len(wires)].popleft())
+        self.send(choose([wire for wire in self.workers.wires if wire], pick).popleft())
 
     @precondition(lambda self: any(self.workers.wires))
     @rule(first=picks)
@@ -1250,23 +1247,11 @@ class RunMachine(RuleBasedStateMachine):
         attempt = max(0, self.run.attempt - age)
         raw = msgspec.Raw(b"{}")
         for event in (
-            WorkerReady(attempt, rank, 1),
             Reported(attempt, rank, seq, raw, 0.0, "old.py:1", "old"),
-            CheckpointStaged(attempt, seq, StagedFiles(rank, ())),
-            StagingFailed(attempt, rank, seq, "old"),
             Committed(CheckpointRecord(seq, "old", attempt, raw)),
-            CommitFailed(attempt, seq, "old"),
-            WorkerHeld(attempt, rank, seq),
-            ExitDelayed(attempt, rank, "thread", 1.0),
-            PreemptionNoticeReceived(attempt, 0.0, (rank,)),
             CapacityChanged(attempt, 0),
-            ResizeDue(attempt),
-            WorkerReturned(attempt, rank, seq),
             WorkerFailed(attempt, rank, failure),
             WorkersStopped(attempt),
-            DeadlinePassed(attempt),
-            CheckpointVerified(attempt, seq),
-            CheckpointBroken(attempt, seq, "old"),
             # A validation, unlike all else, outlives the attempt that asked for it.
             *([] if self.run.validating == (seq, attempt) else [ValidationEnded(attempt, seq, "old", "VALIDATED")]),
         ):
@@ -1390,13 +1375,6 @@ class RunMachine(RuleBasedStateMachine):
         self.trouble_comes()
         self.send(StopRequested(self.run.attempt, at_once))
 
-    @precondition(lambda self: isinstance(self.run.phase, Running) and self.may_be_troubled())
-    @rule(first=picks)
-    def a_stop_is_agreed_on(self, first: int) -> None:
-        self.stop_is_requested(at_once=False)
-        self.everyone_answers_hold()
-        self.all_messages_arrive(first)
-
     # What others do who begin from a checkpoint of this run
 
     @precondition(lambda self: not isinstance(self.run.phase, Finished))
@@ -1422,7 +1400,7 @@ class RunMachine(RuleBasedStateMachine):
     ) -> None:
         self.trouble_comes()
         ranks = sorted(self.workers.at_work)
-        for rank in ranks if all_of_them else [ranks[pick % len(ranks)]]:
+        for rank in ranks if all_of_them else [choose(ranks, pick)]:
             self.workers.receive_notice(rank, grace_s, includes_driver)
 
     @precondition(lambda self: not isinstance(self.run.phase, Finished) and self.may_be_troubled())
@@ -1432,12 +1410,17 @@ class RunMachine(RuleBasedStateMachine):
         self.send(PreemptionNoticeReceived(self.run.attempt, grace_s, includes_driver=includes_driver))
 
     @precondition(lambda self: isinstance(self.run.phase, Running) and self.may_be_troubled())
-    @rule(first=picks, grace_s=graces, includes_driver=st.booleans(), mode=modes)
-    def an_end_is_agreed_on(self, first: int, grace_s: float, includes_driver: bool, mode: str | None) -> None:
-        self.the_driver_gets_a_preemption_notice(grace_s, includes_driver)
-        self.everyone_answers_hold()
+    @rule(first=picks, grace_s=st.none() | graces, includes_driver=st.booleans(), mode=modes)
+    def an_end_is_agreed_on(self, first: int, grace_s: float | None, includes_driver: bool, mode: str | None) -> None:
+        if grace_s is None:
+            self.stop_is_requested(at_once=False)
+        else:
+            self.the_driver_gets_a_preemption_notice(grace_s, includes_driver)
+        for rank in self.workers.unheld():
+            self.workers.answer_hold(rank)
         self.all_messages_arrive(first)
-        self.everyone_comes_to_the_stop(mode, "0")
+        if grace_s is not None:
+            self.everyone_comes_to_the_stop(mode, "0")
 
     @precondition(
         lambda self: (
