@@ -46,6 +46,8 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
         ),
         (ActorLoss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
         (ActorLoss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
+        (ActorLoss("AgentSilentError", "no answer"), UP, False, "killed", "(b1) cannot be reached: no answer"),
+        (ActorLoss("AgentSilentError", "no answer"), LOST, False, "killed", "(b1) was lost: missed heartbeats"),
         (ActorLoss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
         (ActorLoss("RayTaskError(OSError)", "ray::x()\n  a.py\nOSError: full"), UP, False, "engine", ": OSError: full"),
         (ActorLoss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
@@ -66,6 +68,7 @@ def test_parses_errors_of_ray_and_others_alike():
     assert parse_loss(ValueError("x")) == ActorLoss("ValueError", "x")
 
 
+CUT_OFF = ClusterSurvey(UP.nodes, unreachable=frozenset({"b1"}))
 DRAINED = ClusterSurvey(UP.nodes, {"b1": 0.0})
 FOUR = {0: "a1", 1: "a1", 2: "b1", 3: "b1"}
 BOTH = {"a1", "b1"}
@@ -88,6 +91,9 @@ BOTH = {"a1", "b1"}
         (3, {0: "", 1: "", 2: "b1", 3: "b1"}, {"b1"}, UP, "anew"),
         # A node that is drained keeps its bundles until it is gone: they are not waited for.
         (4, FOUR, BOTH, DRAINED, "anew"),
+        # Only the driver cannot reach a node: Ray leaves the bundles where they are.
+        (4, FOUR, BOTH, CUT_OFF, "anew"),
+        (2, FOUR, BOTH, CUT_OFF, [0, 1]),
         (2, FOUR, BOTH, DRAINED, [0, 1]),
         # Removed by somebody.
         (4, {}, BOTH, UP, "anew"),

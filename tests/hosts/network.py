@@ -261,6 +261,12 @@ class Network:
                 self.replace(number).start_ray()
         self.wait_for_nodes(len(self.hosts))
 
+    @contextlib.contextmanager
+    def cutting(self, one, other):
+        """Drop all packets between two hosts; both still reach all others."""
+        with one.dropping("-s", other.address), other.dropping("-s", one.address):
+            yield
+
     def replace(self, number):
         """Put a new host in the place of one, as after a restart of the machine: without a Ray node."""
         self.hosts[number].remove()

@@ -8,7 +8,7 @@ from paceline._control import events
 from paceline._control.events import Committed, DriverStarted, HangSuspected, Reported, Retention, WorkerFailure
 from paceline._control.run import Run
 from paceline._control.step import step
-from paceline._core.checkpoint_records import CheckpointRecord
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._storage.run_layout import RunLayout
 from paceline.train.display.screen import Screen
 from paceline.train.display.terminal import LogTail, Terminal
@@ -38,9 +38,33 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
         "paceline: rank 0 has waited 31 s in report 2 with a checkpoint, called at train.py:41: "
         "rank 1 has made 1, rank 2 has made 0. Every rank must call report() equally often\n"
     )
+    out = io.StringIO()
     terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, screen=Screen(out))
     terminal.tick(after(*(reported(rank, 1, "checkpoint_000001") for rank in range(3))), 31.0)
-    assert "has waited 31 s for its files to be stored" in out.getvalue()
+    assert out.getvalue() == (
+        f"paceline: report 1 has waited 31 s for its files to be stored in {tmp_path}: "
+        "still storing: rank 0, rank 1, rank 2\n"
+    )
+
+
+def test_a_host_that_does_not_reach_the_store_is_named(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, screen=Screen(out))
+    terminal.storage_uri = "s3://bucket/runs/alpha"
+    run, happened = Run(), [DriverStarted(3, 0)]
+    happened += [events.WorkerReady(1, rank, pid=1, host=f"host{rank + 1}") for rank in range(3)]
+    happened += [reported(rank, 1, "checkpoint_000001") for rank in range(3)]
+    happened += [events.CheckpointStaged(1, 1, StagedFiles(rank, ())) for rank in range(2)]
+    for event in happened:
+        run, _ = step(run, event, 0.0)
+        terminal.on_event(event, run)
+    terminal.tick(run, 31.0)
+    terminal.on_event(events.StagingFailed(1, 2, 1, "no answer"), run)
+    assert out.getvalue() == (
+        "paceline: report 1 has waited 31 s for its files to be stored in s3://bucket/runs/alpha: "
+        "still storing: rank 2 on host3\n"
+        "paceline: rank 2 on host3 cannot store the checkpoint of report 1: no answer\n"
+    )
 
 
 def test_a_commit_that_failed_is_told(tmp_path):

@@ -54,6 +54,8 @@ class Settings:
     """`local` or `ray`, if the script does not choose."""
     cluster_patience_s: float = 20.0
     """How long the head of a cluster may not answer before the cluster counts as lost. Ray's own limit is 60."""
+    node_patience_s: float = 60.0
+    """How long a node of a cluster may not answer the driver before its workers are replaced."""
     ray_address: str | None = None
     """Ray's own `RAY_ADDRESS`: the address of a cluster."""
     chdir_to_trial_dir: bool = True
@@ -86,6 +88,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
         storage_patience_s=_parse_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
         cluster_patience_s=_parse_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
+        node_patience_s=_parse_seconds(environ, "PACELINE_NODE_PATIENCE_S", default.node_patience_s),
         log_limit_mb=log_limit_bytes(environ) / 1e6,
         engine=_parse_choice(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,

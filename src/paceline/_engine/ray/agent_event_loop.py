@@ -23,7 +23,8 @@ from paceline._core import settings
 from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
-from paceline._engine.ray import nodes
+from paceline._engine.ray import agent_links, nodes
+from paceline._engine.ray.agent_links import AwakeClock, LinkState
 from paceline._engine.ray.agent_pool import AgentPool, AgentSlot, InsufficientCapacity, WorkerSlot
 from paceline._engine.ray.cluster_monitor import DaemonThreadExecutor
 from paceline._engine.ray.connection import gcs_address
@@ -36,6 +37,8 @@ _STOP_TIMEOUT_S = 60.0
 """How long an agent may take to end its workers: longer than a cluster takes to detect a lost node."""
 _WATCH_INTERVAL_S = 1.0
 """How often to check for draining nodes."""
+_RECHECK_INTERVAL_S = 5.0
+"""How often to try nodes that could not be reached."""
 _HOLD_PER_AGENT_S = 0.02
 """How long plain reports wait for others: up to 100 agents together send about 50 items a second."""
 _MAX_HOLD_S = 2.0
@@ -90,6 +93,8 @@ class AgentEventLoop:
         self._attempt: _AgentAttempt | None = None
         self._driver = "" if is_movable else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
+        self._node_patience_s = settings.load().node_patience_s
+        self._awake_clock = AwakeClock()
         self._draining: dict[str, float] = {}
         """All nodes ever seen draining."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -160,6 +165,7 @@ class AgentEventLoop:
         if not self._is_watching:
             self._is_watching = True
             self._create_task(self._watch_draining)
+            self._create_task(self._watch_links)
         self._attempt = attempt = _AgentAttempt(group)
         attempt.start_task = self._create_task(self._start_attempt, attempt)
 
@@ -191,6 +197,7 @@ class AgentEventLoop:
         specs: dict[AgentSlot, list[WorkerSpec]] = {slot.agent: [] for slot in slots}
         for agent in specs:
             agent.workers, agent.outbox, agent.is_stopped = {}, [], False
+            agent.link.hear(self._awake_clock.elapsed_s)
         for rank, (slot, spec) in enumerate(zip(slots, placed, strict=True)):
             spec.env.setdefault("RAY_ADDRESS", address)
             slot.rank, slot.log = rank, spec.log
@@ -302,6 +309,7 @@ class AgentEventLoop:
         await self._on_agent_lost(agent, error)
 
     def _handle_output(self, agent: AgentSlot, data: bytes) -> None:
+        self._on_agent_heard(agent)
         output = decode_output(data)
         for rank, pid in output.pids:
             agent.workers[rank].pid = pid
@@ -342,6 +350,8 @@ class AgentEventLoop:
                 await self.agent_pool.query_placement(agent)
             except Exception as problem:  # noqa: BLE001 - reported below
                 error = problem
+        if not isinstance(error, self._ray.exceptions.ActorDiedError):
+            await self.agent_pool.check_reachable(agent.placement.node_id)  # The next group must not be placed there.
         survey = await asyncio.to_thread(nodes.survey_cluster, self._ray)
         workers = attempt.group.workers
         unsent = await asyncio.to_thread(
@@ -389,6 +399,72 @@ class AgentEventLoop:
             self._report_failure(attempt, f"the Ray engine failed: {nodes.summarize_error(error)}")
         attempt.is_kill_requested = True
         self._abandon_attempt(attempt)
+
+    # The links to agents
+
+    async def _watch_links(self) -> None:
+        checked_at, next_recheck_at, recheck = time.monotonic(), 0.0, None
+        while True:
+            await asyncio.sleep(agent_links.CHECK_INTERVAL_S)
+            now = time.monotonic()
+            self._awake_clock.advance(now - checked_at)
+            checked_at = now
+            for agent in self._list_working_agents():
+                self._check_link(agent)
+            if now >= next_recheck_at and (recheck is None or recheck.done()):
+                recheck = self._create_task(self.agent_pool.check_unreachable)
+                next_recheck_at = now + _RECHECK_INTERVAL_S
+
+    def _check_link(self, agent: AgentSlot) -> None:
+        link = agent.link
+        silence_s = self._awake_clock.elapsed_s - link.heard_at
+        if silence_s >= agent_links.PING_AFTER_S and not link.is_pinged:
+            link.is_pinged = True
+            self._create_task(self._ping, agent)
+        decision = self._decide_next(link, is_reachable=None)
+        if decision == "report":
+            link.is_reported = True
+            self._notify_user(
+                agent_links.format_silence(agent.placement, sorted(agent.workers), silence_s, self._node_patience_s)
+            )
+        elif decision == "probe" and not link.is_probed:
+            link.is_probed = True
+            self._create_task(self._probe_host, agent)
+        elif decision == "give up":
+            self._give_up(agent)
+
+    def _decide_next(self, link: LinkState, *, is_reachable: bool | None) -> agent_links.Decision:
+        silence_s = self._awake_clock.elapsed_s - link.heard_at
+        return agent_links.decide_next(
+            silence_s, self._node_patience_s, is_reported=link.is_reported, is_reachable=is_reachable
+        )
+
+    async def _probe_host(self, agent: AgentSlot) -> None:
+        try:
+            is_reachable = await self.agent_pool.check_reachable(agent.placement.node_id)
+        finally:
+            agent.link.is_probed = False
+        if self._decide_next(agent.link, is_reachable=is_reachable) == "give up":  # It may have answered meanwhile.
+            self._give_up(agent)
+
+    def _give_up(self, agent: AgentSlot) -> None:
+        silence_s = self._awake_clock.elapsed_s - agent.link.heard_at
+        error = agent_links.AgentSilentError(agent_links.format_given_up(agent.placement, silence_s))
+        self._create_task(self._on_agent_lost, agent, error)
+
+    async def _ping(self, agent: AgentSlot) -> None:
+        try:
+            await agent.actor.ping.remote(self._token)
+            self._on_agent_heard(agent)
+        except self._ray.exceptions.RayError:
+            pass  # No answer is no sign of life; the stream reports an agent that is lost.
+        finally:
+            agent.link.is_pinged = False
+
+    def _on_agent_heard(self, agent: AgentSlot) -> None:
+        silence_s = agent.link.hear(self._awake_clock.elapsed_s)
+        if silence_s is not None and not agent.is_lost:
+            self._notify_user(agent_links.format_return(agent.placement, silence_s))
 
     async def _watch_draining(self) -> None:
         is_failing = False

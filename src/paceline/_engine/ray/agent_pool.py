@@ -3,7 +3,7 @@
 An agent holds the resources of one bundle; the placement group keeps the other bundles of its node for the workers that
 the agent starts. When a node is lost, Ray reschedules its bundles as soon as there is capacity, on nodes that may have
 an agent already. A group of fewer workers uses the bundles that are left. If these do not suffice, or a node is
-draining, the group is placed anew.
+draining, the group is placed anew. Nodes that the driver cannot reach are avoided until it can.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
+from paceline._engine.ray.agent_links import NOTICE_AFTER_S, AgentSilentError, LinkState, can_connect
 from paceline._engine.ray.cluster_capacity import describe_wait
 from paceline._engine.ray.node_agent import ActorPlacement, NodeAgent
 from paceline._engine.ray.node_preparer import NodePreparer
-from paceline._engine.ray.nodes import ClusterSurvey, read_cluster, summarize_error, survey_cluster
+from paceline._engine.ray.nodes import ClusterSurvey, NodeStatus, read_cluster, summarize_error, survey_cluster
 from paceline._engine.ray.placement import PlacementSpec, order_ranks
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -56,6 +57,7 @@ class AgentSlot:
     is_lost: bool = False
     """No more output will come from it."""
     stream_task: asyncio.Task[None] | None = None
+    link: LinkState = field(default_factory=LinkState)
 
     def is_working(self) -> bool:
         """Asked after an await: a type checker would take the attribute for unchanged."""
@@ -103,8 +105,8 @@ def choose_bundles(
     if len(usable) >= size:
         warm_first = sorted(usable, key=lambda bundle: (placed[bundle] not in warm, bundle))
         return sorted(warm_first[:size])
-    # Bundles on a draining node are not moved until it is gone.
-    if len(placed) == size and not any(node in survey.draining for node in placed.values()):
+    # Bundles on a node that is draining, or that only the driver cannot reach, are not moved until it is gone.
+    if len(placed) == size and not any(map(survey.is_avoided, placed.values())):
         return "wait"
     return "anew"
 
@@ -135,6 +137,10 @@ class AgentPool:
         """By node."""
         self._devices: dict[int, tuple[str, tuple[str, ...]]] = {}
         """The GPUs of bundles, and the node that these are on."""
+        self._unreachable: dict[str, NodeStatus] = {}
+        """Nodes that this process cannot connect to, though the cluster's head can."""
+        self._avoided: frozenset[str] = frozenset()
+        """Those that the placement group was told to avoid."""
 
     async def place_workers(self, size: int, preload: tuple[str, ...], listen: StreamListener) -> list[WorkerSlot]:
         """Return a slot for each of `size` workers, in rank order; `listen` starts to read the stream of an agent."""
@@ -144,18 +150,50 @@ class AgentPool:
                 await self.release_all()
                 self._create_placement_group(size)
             survey, placed = await asyncio.to_thread(
-                lambda: (survey_cluster(self._ray), self._bundle_nodes(self._group))
+                lambda: (survey_cluster(self._ray, self.list_unreachable()), self._bundle_nodes(self._group))
             )
             self._placed = placed
+            self._forget_dead_nodes(survey)
             await self._release_lost(survey)
             bundles = choose_bundles(size, placed, self._agents, survey)
-            if bundles == "anew":
+            # A group that still waits may also use the nodes that can be reached again.
+            if bundles == "anew" or (bundles == "wait" and not self._avoided <= survey.unreachable):
                 await self.release_all()
             elif bundles == "wait":
                 await self._wait_for_bundles(wait)
             elif await self._staff_nodes(bundles, preload, listen):
                 slots = [self._make_worker_slot(bundle) for bundle in bundles]
                 return [slots[index] for index in order_ranks([slot.placement for slot in slots], self._driver_node)]
+
+    def list_unreachable(self) -> frozenset[str]:
+        """Return the nodes on which no workers should be placed now. Callable from any thread."""
+        return frozenset(self._unreachable)
+
+    async def check_reachable(self, node_id: str) -> bool:
+        """Return whether a node accepts connections from here; if not, avoid it until it does."""
+        survey = await asyncio.to_thread(survey_cluster, self._ray)
+        node = survey.nodes.get(node_id)
+        if node is None or not node.is_alive:
+            return False  # The cluster will report it.
+        is_reachable = await asyncio.to_thread(can_connect, node.address, node.port)
+        if not is_reachable and node_id not in self._unreachable:
+            self._unreachable[node_id] = node
+            self._notify_user(
+                f"cannot connect to node {node.address} ({node_id}): no workers are placed there until it answers"
+            )
+        return is_reachable
+
+    def _forget_dead_nodes(self, survey: ClusterSurvey) -> None:
+        for node_id in self.list_unreachable():
+            if node_id not in survey.nodes or not survey.nodes[node_id].is_alive:
+                del self._unreachable[node_id]
+
+    async def check_unreachable(self) -> None:
+        """Forget the nodes that accept connections again."""
+        for node_id, node in list(self._unreachable.items()):
+            if await asyncio.to_thread(can_connect, node.address, node.port):
+                self._unreachable.pop(node_id, None)
+                self._notify_user(f"node {node.address} ({node_id}) can be reached again")
 
     def count_held_bundles(self) -> Counter[str]:
         """Count the bundles held on each node. Callable from any thread."""
@@ -206,8 +244,9 @@ class AgentPool:
 
     def _create_placement_group(self, size: int) -> None:
         labels: dict[str, Any] = {}
-        if self.placement_spec.label_selector:
-            labels["bundle_label_selector"] = self.placement_spec.bundle_selectors(size)
+        self._avoided = self.list_unreachable()
+        if self.placement_spec.label_selector or self._avoided:
+            labels["bundle_label_selector"] = self.placement_spec.bundle_selectors_without(size, self._avoided)
         bundles = [self.placement_spec.bundle] * size
         self._group = self._ray.util.placement_group(bundles, strategy=self.placement_spec.strategy, **labels)
         self._total = size
@@ -229,7 +268,9 @@ class AgentPool:
             raise InsufficientCapacity(f"only {num_fitting} of {wait.size} workers fit")
         if now >= wait.next_message_at:
             wait.next_message_at = now + _MESSAGE_INTERVAL_S
-            cluster, held = await asyncio.to_thread(lambda: (read_cluster(), self.count_held_bundles()))
+            cluster, held = await asyncio.to_thread(
+                lambda: (read_cluster(without=self.list_unreachable()), self.count_held_bundles())
+            )
             self._notify_user(describe_wait(self.placement_spec, wait.size, cluster, held))
 
     async def _staff_nodes(self, bundles: Sequence[int], preload: tuple[str, ...], listen: StreamListener) -> bool:
@@ -243,7 +284,7 @@ class AgentPool:
         self._agents |= new  # Recorded now, so that they are released whatever happens.
         unknown = [bundle for bundle in bundles if not self._has_known_devices(bundle)]
         placements, devices = await asyncio.gather(
-            _gather_answers([self.query_placement(agent) for agent in new.values()]),
+            _gather_answers([self._query_new_agent(agent, node) for node, agent in new.items()]),
             _gather_answers([self._query_devices(bundle) for bundle in unknown]),
         )
         problems: list[tuple[int, BaseException]] = []
@@ -260,7 +301,7 @@ class AgentPool:
             else:
                 self._devices[bundle] = answer
         if problems:
-            survey = await asyncio.to_thread(survey_cluster, self._ray)
+            survey = await asyncio.to_thread(survey_cluster, self._ray, self.list_unreachable())
             for bundle, problem in problems:
                 if survey.is_usable(placed[bundle]):
                     raise await self._explain_failure(problem, bundle)
@@ -294,6 +335,17 @@ class AgentPool:
         if raised or isinstance(problem, errors.RuntimeEnvSetupError | errors.RayTaskError):
             return await self._node_preparer.explain_failure(problem, self._group, bundle)
         return problem
+
+    async def _query_new_agent(self, agent: AgentSlot, node_id: str) -> ActorPlacement:
+        """Return where a new agent is; raise if it does not answer and its node cannot be reached from here."""
+        query = asyncio.ensure_future(self.query_placement(agent))
+        try:
+            while not (await asyncio.wait([query], timeout=NOTICE_AFTER_S))[0]:
+                if not await self.check_reachable(node_id):
+                    raise AgentSilentError(f"node {node_id} cannot be reached")
+            return query.result()
+        finally:
+            query.cancel()
 
     async def query_placement(self, agent: AgentSlot) -> ActorPlacement:
         """Return where an agent is; raise only once the cluster says that it is lost."""

@@ -134,6 +134,7 @@ class RayEngine:
         self.wake()
 
     def _query_capacity(self, most: int, least: int | None = None) -> int:
-        held = self._event_loop.agent_pool.count_held_bundles()
+        agent_pool = self._event_loop.agent_pool
+        held, cluster = agent_pool.count_held_bundles(), read_cluster(without=agent_pool.list_unreachable())
         least = least or self._least or most
-        return compute_cluster_capacity(self._placement_spec, read_cluster(), held, least, most)
+        return compute_cluster_capacity(self._placement_spec, cluster, held, least, most)

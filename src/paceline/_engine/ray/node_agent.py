@@ -192,6 +192,10 @@ class NodeAgent:
         self._check_token(token)
         self._post_call(lambda: self._engine.stop(kill=kill))
 
+    async def ping(self, token: str) -> None:
+        """Show the driver that this agent can be reached."""
+        self._check_token(token)
+
     async def signal(self, token: str, rank: int, signum: int) -> None:
         """Send a signal to the process of a rank, for tests."""
         self._check_token(token)

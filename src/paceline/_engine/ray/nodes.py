@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline._engine.messages import FailureKind, WorkerFailure
 from paceline._engine.ray import ray_private
+from paceline._engine.ray.agent_links import AgentSilentError
 from paceline._engine.ray.cluster_capacity import ClusterCapacity, NodeCapacity
 from paceline._engine.ray.connection import gcs_address
 from paceline._engine.ray.node_agent import ActorPlacement
@@ -29,6 +30,8 @@ class NodeStatus:
     is_alive: bool = True
     death_reason: str = ""
     """Why it died, in Ray's words."""
+    port: int = 0
+    """Of Ray's node manager there."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,16 @@ class ClusterSurvey:
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     draining: Mapping[str, float] = field(default_factory=dict)
     """Nodes that will be taken away, and when, in seconds since the epoch; 0 if unknown."""
+    unreachable: frozenset[str] = frozenset()
+    """Nodes that the driver cannot reach, though the cluster's head does."""
 
     def is_usable(self, node_id: str) -> bool:
         node = self.nodes.get(node_id)
-        return node is not None and node.is_alive and node_id not in self.draining
+        return node is not None and node.is_alive and not self.is_avoided(node_id)
+
+    def is_avoided(self, node_id: str) -> bool:
+        """Whether no workers should be placed there, though Ray may do so."""
+        return node_id in self.draining or node_id in self.unreachable
 
 
 @dataclass(frozen=True)
@@ -54,13 +63,18 @@ class DrainNotice:
     includes_driver: bool
 
 
-def survey_cluster(ray: Any) -> ClusterSurvey:
-    """Query the cluster. Takes milliseconds; blocks while the cluster's head does not answer."""
+def survey_cluster(ray: Any, unreachable: Collection[str] = ()) -> ClusterSurvey:
+    """Query the cluster; `unreachable` are nodes that the driver cannot reach.
+
+    Takes milliseconds; blocks while the cluster's head does not answer.
+    """
     nodes = {
-        node["NodeID"]: NodeStatus(node["NodeManagerAddress"], node["Alive"], node.get("DeathReasonMessage", ""))
+        node["NodeID"]: NodeStatus(
+            node["NodeManagerAddress"], node["Alive"], node.get("DeathReasonMessage", ""), node["NodeManagerPort"]
+        )
         for node in ray.nodes()
     }
-    return ClusterSurvey(nodes, read_draining_nodes())
+    return ClusterSurvey(nodes, read_draining_nodes(), frozenset(unreachable))
 
 
 def read_draining_nodes() -> dict[str, float]:
@@ -68,12 +82,15 @@ def read_draining_nodes() -> dict[str, float]:
     return {node_id: deadline_ms / 1000 for node_id, deadline_ms in ray_private.get_draining_nodes().items()}
 
 
-def read_cluster() -> ClusterCapacity:
-    """Return the resources of the cluster, as `ray status` does; changes of the last moments may be missing."""
+def read_cluster(without: Collection[str] = ()) -> ClusterCapacity:
+    """Return the resources of the cluster, as `ray status` does; changes of the last moments may be missing.
+
+    `without`: nodes that are left out.
+    """
     nodes = [
         NodeCapacity(each.node_id.hex(), dict(each.total_resources), dict(each.available_resources), dict(each.labels))
         for each in ray_private.get_node_states(gcs_address())
-        if _node_status(each) not in _GONE
+        if _node_status(each) not in _GONE and each.node_id.hex() not in without
     ]
     return ClusterCapacity(tuple(sorted(nodes, key=lambda node: node.id)), has_autoscaler())
 
@@ -164,6 +181,8 @@ def _classify_loss(
     if loss.kind == "ActorDiedError":
         how = "was killed with ray.kill" if "`ray.kill`" in loss.text else "was killed"
         return "killed", f"the agent of its {place}, process {placement.pid}, {how}"
+    if loss.kind == AgentSilentError.__name__:
+        return "killed", f"its {place} cannot be reached: {loss.text}"
     if loss.kind == "ActorUnavailableError":
         return "engine", f"the agent of its {place}, process {placement.pid}, cannot be reached"
     return "engine", f"lost the connection to the agent of its {place}: {summarize_loss(loss)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from paceline._engine.ray.node_agent import ActorPlacement
 
 _MIN_BUNDLE = {"memory": 1.0}
 """A bundle must request something: one byte of memory, which nodes without free CPUs have as well."""
+_NODE_ID_LABEL = "ray.io/node-id"
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
@@ -38,6 +39,11 @@ class PlacementSpec:
         if isinstance(selectors, Mapping):
             return [dict(selectors)] * size
         return [dict(each) for each in selectors]
+
+    def bundle_selectors_without(self, size: int, nodes: Collection[str]) -> list[dict[str, str]]:
+        """Return the same, such that no worker is placed on these nodes; who selects nodes by their ids gets those."""
+        without = {_NODE_ID_LABEL: f"!in({','.join(sorted(nodes))})"} if nodes else {}
+        return [{**without, **selector} for selector in self.bundle_selectors(size)]
 
     @property
     def actor_options(self) -> dict[str, Any]:

@@ -99,6 +99,10 @@ class Terminal:
         self._has_warned_unranked = self._has_warned_unsaved = False
         self._is_output_closed = False
         """Nobody reads the output: the terminal was closed, or the reading process has ended."""
+        self.storage_uri = str(layout.root)
+        """Where the run is stored, for messages."""
+        self._hosts: dict[int, str] = {}
+        """Of the ranks of this attempt that are ready."""
         self._live_run = LiveRun(layout.root.name, config, time.time())
         self._run: Run | None = None
 
@@ -117,6 +121,8 @@ class Terminal:
         if isinstance(run.phase, Running) and run.attempt > self._attempt:
             self._announce_attempt(run)
         match event:
+            case events.WorkerReady(rank=rank, host=host):
+                self._hosts[rank] = host
             case events.Committed(record=record):
                 if self._verbosity >= 2:
                     self.say(f"{record.name} committed ({formatting.size(record.num_bytes)})")
@@ -127,7 +133,7 @@ class Terminal:
                 if self._verbosity >= 2:
                     self.say(f"skipped the checkpoint of report {seq}: {error}")
             case events.StagingFailed(rank=rank, seq=seq, error=error):
-                self.say(f"rank {rank} cannot store the checkpoint of report {seq}: {error}", error=True)
+                self.say(f"{self._name_rank(rank)} cannot store the checkpoint of report {seq}: {error}", error=True)
             case events.CheckpointBroken(problem=problem):
                 self.say(f"skipping a corrupt checkpoint: {problem}", error=True)
                 if run.latest is None:
@@ -176,7 +182,12 @@ class Terminal:
                 key = (run.attempt, pending.seq)
                 if now - pending.since > self._notice_s and key not in self._announced_waits:
                     self._announced_waits.add(key)
-                    self.say(_format_wait(pending, run.phase, run.size, now))
+                    behind = [rank for rank in range(run.size) if run.phase.progress[rank] < pending.seq]
+                    self.say(
+                        _format_wait(pending, run.phase, behind, now)
+                        if behind
+                        else self._format_store_wait(pending, now)
+                    )
         if self._progress_s is not None and self._verbosity >= 1 and not isinstance(run.phase, Finished):
             self._try_output(lambda: self._show_progress(run))
 
@@ -215,8 +226,25 @@ class Terminal:
             workers = formatting.format_count(run.size, "worker")
             resize = f", with {workers} where there were {self._size}" if run.size != self._size else ""
             self._announce_restart(f"attempt {run.attempt}, from {since}{resize}")
-        self._attempt, self._size = run.attempt, run.size
+        self._attempt, self._size, self._hosts = run.attempt, run.size, {}
         self._tail = LogTail(self._layout.log(run.attempt, 0), self._prefix(0)) if self._verbosity >= 1 else None
+
+    def _format_store_wait(self, pending: PendingCheckpoint, now: float) -> str:
+        ranks = sorted(rank for rank, _ in pending.unstaged.items())
+        named = ", ".join(map(self._name_rank, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
+        return (
+            f"report {pending.seq} has waited {now - pending.since:.0f} s for its files to be stored in "
+            f"{self.storage_uri}: still storing: {named}"
+        )
+
+    def _name_rank(self, rank: int) -> str:
+        """Name a rank, with its host if there are several."""
+        host = self._hosts.get(rank, "")
+        return (
+            f"rank {rank} on {formatting.escape_unprintable(host)}"
+            if len({*self._hosts.values()}) > 1
+            else f"rank {rank}"
+        )
 
     def _show_failure(self, run: Run, failure: events.WorkerFailure) -> None:
         """Show the end of the failing rank's output, including its traceback."""
@@ -322,10 +350,7 @@ class LogTail:
             write("".join(f"{self._prefix}{line}\n" for line in shown))
 
 
-def _format_wait(pending: PendingCheckpoint, running: Running, size: int, now: float) -> str:
-    behind = [rank for rank in range(size) if running.progress[rank] < pending.seq]
-    if not behind:
-        return f"report {pending.seq} has waited {now - pending.since:.0f} s for its files to be stored"
+def _format_wait(pending: PendingCheckpoint, running: Running, behind: list[int], now: float) -> str:
     counts = ", ".join(f"rank {rank} has made {running.progress[rank]}" for rank in behind[:4])
     more = f" and {len(behind) - 4} more" if len(behind) > 4 else ""
     return (

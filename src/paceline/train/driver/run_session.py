@@ -86,6 +86,7 @@ class RunSession:
     def execute(self) -> Result:
         """Drive the run to its end, unless it is complete; return its result or raise its error."""
         run, spec, say = self._recovered.run, self._spec, self._terminal.say
+        self._terminal.storage_uri = self._store.uri
         self._check_purpose()
         if self._hooks.on_recovered is not None:
             self._hooks.on_recovered(self._recovered)
