@@ -14,7 +14,7 @@ from processes import find_processes
 
 MARK = "PACELINE_TEST_CLUSTER"
 """What all processes of the cluster carry in their environment."""
-OUR_ACTORS = ("ray::NodeAgent", "ray::DetachedActor", "ray::RowService")
+OUR_ACTORS = ("ray::NodeAgent", "ray::DetachedActor", "ray::RowService", "ray::RowFiles")
 RAYS_OWN = ("bin/ray start", "/site-packages/ray/", "ray::", "tests/cluster/nodes.py")
 
 

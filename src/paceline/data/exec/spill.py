@@ -336,7 +336,7 @@ def open_spill(
     borrowed: list[int] = []
     handle = SpillHandle(fds, None, partial(_return_memory, reusable, borrowed))
     try:
-        fds += (_create_unnamed_file(root) for _ in range(num_files))
+        fds += (create_unnamed_file(root) for _ in range(num_files))
         if is_mapped:
             assert reusable is not None
             borrowed.append(reusable.borrow(allowance + allowance // 8 + (1 << 20)))
@@ -356,7 +356,8 @@ def _return_memory(reusable: ReusableMemory | None, borrowed: Sequence[int]) -> 
         reusable.give_back(fd)
 
 
-def _create_unnamed_file(directory: Path) -> int:
+def create_unnamed_file(directory: Path) -> int:
+    """Return the descriptor of a file that is gone when nobody has it open."""
     with tempfile.TemporaryFile(dir=directory, prefix=_PREFIX) as file:
         return os.dup(file.fileno())
 

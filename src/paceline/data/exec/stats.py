@@ -44,7 +44,7 @@ class StageStats(StageMeter, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {self.num_rows} rows, {_format_bytes(self.num_bytes)}, {self.num_units} units; "
+            f"{self.name}: {self.num_rows} rows, {format_bytes(self.num_bytes)}, {self.num_units} units; "
             f"{self.busy_s:.2f} s at work, {self.waited_for_input_s:.2f} s waiting for input, "
             f"{self.waited_for_room_s:.2f} s for room"
         )
@@ -75,7 +75,7 @@ class StreamStats:
         if self.stages:
             lines.append(f"limited by: {self.limited_by}; the consumer waited {self.consumer_waited_s:.2f} s")
         if self.limit_bytes:
-            lines.append(f"in flight at most: {_format_bytes(self.peak_bytes)} of {_format_bytes(self.limit_bytes)}")
+            lines.append(f"in flight at most: {format_bytes(self.peak_bytes)} of {format_bytes(self.limit_bytes)}")
         if self.skipped:
             lines.append(f"skipped: {sum(skipped.num_rows for skipped in self.skipped)} rows")
             lines += [f"  {each.unit}, row {each.row}: {each.error}" for each in self.skipped[:_SKIPPED_SHOWN]]
@@ -107,7 +107,7 @@ class StatsRecorder:
         )
 
 
-def _format_bytes(num_bytes: int) -> str:
+def format_bytes(num_bytes: int) -> str:
     size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

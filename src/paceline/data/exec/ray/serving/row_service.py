@@ -35,11 +35,18 @@ from paceline.data.context import DataContext
 from paceline.data.exec.failure import capture_failure
 from paceline.data.exec.pipeline import find_dataset
 from paceline.data.exec.ray.block_stream import PlacedBlock
+from paceline.data.exec.ray.serving.row_files import PassFiles
 from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task, format_address
 from paceline.data.exec.ray.serving.served_dataset import LocalBlock, Say, ServedDataset, make_pieces
-from paceline.data.exec.ray.serving.shared_pass import PATIENCE_S, SHARED_PATIENCE_S, PassReader, SharedPass
+from paceline.data.exec.ray.serving.shared_pass import (
+    PATIENCE_S,
+    SHARED_PATIENCE_S,
+    PassReader,
+    SharedPass,
+    WorkerPiece,
+)
 from paceline.data.exec.ray.shipping import ShippedValue, add_module_paths
-from paceline.data.exec.stats import StreamStats
+from paceline.data.exec.stats import StreamStats, format_bytes
 from paceline.data.order.row_ownership import BlockSpan, OwnershipTracker
 from paceline.data.planning.plan import PlanNode
 
@@ -56,10 +63,13 @@ class _PassMember:
 class _RunningPass:
     request: OpenRowsRequest
     state: SharedPass
+    files: PassFiles
     members: set[_PassMember] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something changes that decides whether to continue."""
     failed: PiecesReply | None = None
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while rows are moved to files."""
     task: asyncio.Task[None] | None = None
 
     def notify_members(self) -> None:
@@ -84,6 +94,8 @@ class RowService:
         self._numbers = count(secrets.randbits(48))  # never repeats a number from before a restart of this process
         self._attempt = 0
         self._peak = 0
+        self._moved_bytes: dict[str, int] = {}
+        """Bytes moved to files, by dataset."""
         self._line_queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued_lines: set[str] = set()
         self._cut = import_ray().remote(cut_task)
@@ -128,25 +140,28 @@ class RowService:
         began = time.monotonic()
         reader.is_asking = True
         running.changed.set()
-        while not (reader.waiting or running.state.ended or running.failed or number not in self._members):
+        while not (pieces := await self._take_pieces(running, reader)):
+            is_over = running.state.ended or running.failed is not None
+            if number not in self._members or (is_over and not reader.waiting):
+                break
             member.news.clear()
             await member.news.wait()
         reader.is_asking = False
-        pieces = running.state.take_pieces(reader)
         if not pieces and running.failed is not None:
             return msgspec.msgpack.encode(running.failed), []
         dataset = find_dataset(self._datasets, running.request.dataset)
-        dataset.record.consumer_waited_s += (
-            time.monotonic() - began if reader.num_passed + len(pieces) == reader.num_sent else 0
-        )
-        headers = tuple((piece.unit, piece.offset, piece.num_rows, piece.is_whole) for piece in pieces)
-        return msgspec.msgpack.encode(PiecesReply(headers, running.state.ended)), [piece.ref for piece in pieces]
+        dataset.record.consumer_waited_s += time.monotonic() - began if len(reader.sent_bytes) == len(pieces) else 0
+        headers = tuple((piece.unit, piece.offset, piece.num_rows, piece.is_whole) for piece, _ in pieces)
+        has_ended = running.state.ended and not reader.waiting
+        return msgspec.msgpack.encode(PiecesReply(headers, has_ended)), [ref for _, ref in pieces]
 
     async def mark_passed(self, token: str, number: int, num: int) -> None:
         """A worker has passed its first `num` pieces."""
         self._check(token)
         if (member := self._members.get(number)) is not None:
             member.running.state.mark_passed(member.reader, num)
+            self._discard_unneeded(member.running)
+            member.news.set()
             self._wake_passes()
 
     async def leave(self, token: str, number: int) -> None:
@@ -165,10 +180,10 @@ class RowService:
         # The list of skipped rows may be long, and the driver does not need it.
         return msgspec.msgpack.encode({name: replace(each, skipped=()) for name, each in stats.items()})
 
-    async def flight_stats(self, token: str) -> tuple[int, int, int]:
-        """Bytes in flight, their peak, and the number of passes in progress: for tests."""
+    async def flight_stats(self, token: str) -> tuple[int, int, int, int]:
+        """Bytes in flight, their peak, the number of passes in progress, and bytes moved to files: for tests."""
         self._check(token)
-        return self._in_flight, self._peak, len(self._running)
+        return self._in_flight, self._peak, len(self._running), sum(self._moved_bytes.values())
 
     def _check(self, token: str) -> None:
         if not hmac.compare_digest(token, self._token):
@@ -197,7 +212,8 @@ class RowService:
         is_late = any(running.request.pass_key == request.pass_key for running in self._running)
         ranks = [request.rank] if is_late else range(request.division.world)
         patience_s = SHARED_PATIENCE_S if request.division.num_parts == 1 else PATIENCE_S
-        running = _RunningPass(request, SharedPass(ranks, patience_s))
+        state = SharedPass(ranks, patience_s, self._limit // request.division.world)
+        running = _RunningPass(request, state, PassFiles(DataContext.get_current().spill_path))
         self._running.append(running)
         running.task = asyncio.get_running_loop().create_task(self._run_to_end(running))
         return running
@@ -207,6 +223,7 @@ class RowService:
         if member is not None:
             member.running.members.discard(member)
             member.running.state.leave(member.reader, time.monotonic())
+            self._discard_unneeded(member.running)
             member.news.set()
             self._wake_passes()
 
@@ -224,6 +241,10 @@ class RowService:
     def _in_flight(self) -> int:
         return sum(running.state.in_flight for running in self._running)
 
+    @property
+    def _room(self) -> int:
+        return self._limit - self._in_flight
+
     async def _run_to_end(self, running: _RunningPass) -> None:
         try:
             with ThreadPoolExecutor(1, "paceline-rows") as thread:
@@ -231,6 +252,8 @@ class RowService:
             while not running.state.closed:
                 await self._wait_for_change(running)
         finally:
+            async with running.moving:
+                running.files.close()
             self._running.remove(running)
             self._wake_passes()
 
@@ -253,24 +276,75 @@ class RowService:
                     running.notify_members()
                 elif placed.num_rows:
                     state.add_block(placed.num_bytes)
-                    self._peak = max(self._peak, self._in_flight)
+                    self._note_peak()
                     uncut.append(placed)
                     self._cut_blocks(running, uncut, ownership.add_block(placed.num_rows))
         except Exception as error:  # noqa: BLE001
             self._cut_blocks(running, uncut, ownership.finish(broken=True))
-            running.failed = PiecesReply(failure=capture_failure(error))
-            running.notify_members()
+            self._fail(running, error)
         finally:
             if blocks is not None:
                 await in_thread(blocks.close)  # type: ignore[attr-defined]
 
     async def _wait_until_wanted(self, running: _RunningPass) -> bool:
         """Wait until the next block is wanted; False if none will be."""
-        while not (running.state.closed or running.state.ended):
-            if running.state.wants_more(self._limit - self._in_flight, time.monotonic()):
-                return True
+        while not (running.state.closed or running.state.ended or running.failed):
+            if running.state.wants_more(self._room, time.monotonic()):
+                await self._make_room(running)
+                return not running.failed
             await self._wait_for_change(running)
         return False
+
+    async def _take_pieces(self, running: _RunningPass, reader: PassReader) -> list[tuple[WorkerPiece, Any]]:
+        """Take what a worker may have now."""
+        if running.state.needs_file(reader):
+            await self._make_room(running)
+        pieces = running.state.take_pieces(reader, self._room, running.files.load)
+        self._note_peak()
+        return pieces
+
+    async def _make_room(self, running: _RunningPass) -> None:
+        """If there is no room, move rows that wait for workers that are behind to files."""
+        async with running.moving:
+            state = running.state
+            # Half of the room, so that the rows of many blocks are moved at a time.
+            chosen = state.choose_rows_to_move(self._in_flight - self._limit // 2) if self._room <= 0 else []
+            if not chosen or state.closed or running.failed:
+                return
+            try:
+                places, hosts = await asyncio.to_thread(running.files.store, chosen)
+            except Exception as error:  # noqa: BLE001
+                self._fail(running, error)
+                return
+            for rows, place in places:
+                state.mark_moved(rows, place)
+            self._discard_unneeded(running)
+            self._report_moved(running.request.dataset, sum(rows.num_bytes for rows in chosen), hosts)
+
+    def _report_moved(self, dataset: str, num_bytes: int, hosts: Sequence[str]) -> None:
+        """Say the first time that rows of a dataset are in files."""
+        if dataset not in self._moved_bytes:
+            self._line_queue.put_nowait(
+                f"data: dataset {dataset!r}: one worker reads far ahead of another. Of the rows that wait for the one "
+                f"behind, at most {format_bytes(self._limit)} stay in memory; {format_bytes(num_bytes)} are now in "
+                f"files in {' and '.join(sorted(hosts))}, and more will follow (make all workers read the same number "
+                "of rows, or raise ExecutionOptions.resource_limits.object_store_memory, now "
+                f"{format_bytes(2 * self._limit)})"
+            )
+        self._moved_bytes[dataset] = self._moved_bytes.get(dataset, 0) + num_bytes
+
+    def _discard_unneeded(self, running: _RunningPass) -> None:
+        places = running.state.unneeded_places
+        running.state.unneeded_places = []
+        running.files.discard(places)
+
+    def _fail(self, running: _RunningPass, error: Exception) -> None:
+        running.failed = PiecesReply(failure=capture_failure(error))
+        running.changed.set()
+        running.notify_members()
+
+    def _note_peak(self) -> None:
+        self._peak = max(self._peak, self._in_flight)
 
     async def _wait_for_change(self, running: _RunningPass) -> None:
         """Wait for anything that may change the next decision."""

@@ -28,7 +28,7 @@ from paceline.data.exec.ray.block_stream import PlacedBlock, stream_blocks
 from paceline.data.exec.ray.executor import RayExecutor
 from paceline.data.exec.ray.ray_values import pack_for_ray
 from paceline.data.exec.ray.serving.row_protocol import cut_block, ranks_of_block
-from paceline.data.exec.ray.serving.shared_pass import WorkerPiece
+from paceline.data.exec.ray.serving.shared_pass import PieceRows, WorkerPiece
 from paceline.data.exec.stats import StatsRecorder
 from paceline.data.order.feeds import is_small
 from paceline.data.order.row_ownership import BlockSpan, EpochDivision
@@ -85,8 +85,9 @@ def make_pieces(
     ranks, is_whole = ranks_of_block(division, span)
     if is_whole:
         ref = import_ray().put(pack_for_ray(block.block)) if isinstance(block, LocalBlock) else block.ref
-        refs = [ref] * len(ranks)
-    elif not ranks:
+        shared = PieceRows(block.num_bytes, ref)
+        return pieces | {rank: WorkerPiece(*position, shared, is_whole) for rank in ranks}
+    if not ranks:
         refs = []
     elif isinstance(block, LocalBlock):
         refs = [import_ray().put(piece) for piece in cut_block(block.block, division, span, ranks)]
@@ -94,7 +95,11 @@ def make_pieces(
         # Ray runs it where the block is. It requests no core: the workers that wait for it may hold them all.
         refs = cut.options(num_cpus=0, num_returns=len(ranks)).remote(block.ref, division, span, ranks)
         refs = refs if isinstance(refs, list) else [refs]
-    return pieces | {rank: WorkerPiece(*position, ref, is_whole) for rank, ref in zip(ranks, refs, strict=True)}
+    # Their sizes are not known before they are cut, and the ranks' parts are about equal.
+    num_bytes = -(-block.num_bytes // max(len(ranks), 1))
+    return pieces | {
+        rank: WorkerPiece(*position, PieceRows(num_bytes, ref)) for rank, ref in zip(ranks, refs, strict=True)
+    }
 
 
 @dataclass(frozen=True)
