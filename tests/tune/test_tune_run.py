@@ -8,7 +8,7 @@ import pytest
 
 from paceline import tune
 from paceline.tune.config import Verbosity
-from paceline.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from paceline.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 
 def train_mnist(config):
@@ -120,7 +120,7 @@ def test_failed_trials_raise_and_are_run_again_when_the_search_is_resumed(tmp_pa
     assert tune.run(Counter, resume=False, **common).experiment_path == str(tmp_path / "exp-2")
 
 
-def test_experiments_run_side_by_side_and_call_the_same_callbacks(tmp_path):
+def test_experiments_run_side_by_side_and_call_the_same_callbacks_and_return_the_trials_of_all(tmp_path):
     def wait_for_other(config):
         (tmp_path / config["own"]).touch()
         ends_at = time.monotonic() + 60
@@ -131,23 +131,19 @@ def test_experiments_run_side_by_side_and_call_the_same_callbacks(tmp_path):
 
     class Collect(tune.Callback):
         def on_trial_complete(self, iteration, trials, trial, **info):
-            ended.append(trial.config["own"])
+            ended.append(trial.config.get("own", "none"))
 
     ended = []
     spec = {"run": wait_for_other, "resources_per_trial": {"cpu": 0.5}, "storage_path": tmp_path / "searches"}
     configs = {"one": {"own": "a", "other": "b"}, "two": {"own": "b", "other": "a"}}
     experiments = {name: {**spec, "config": config} for name, config in configs.items()}
+    place = {"storage_path": tmp_path / "searches"}
+    experiments["three"] = tune.Experiment("three", Counter, stop={"count": 2}, num_samples=2, **place)
     trials = tune.run_experiments(experiments, verbose=0, callbacks=[Collect()])
-    assert [(trial.config["own"], trial.status) for trial in trials] == [("a", "TERMINATED"), ("b", "TERMINATED")]
-    assert sorted(ended) == ["a", "b"]
-
-
-def test_run_experiments_returns_the_trials_of_all(tmp_path):
-    first = tune.Experiment("first", train_mnist, config={"lr": 0.1}, num_samples=2, storage_path=tmp_path)
-    spec = {"run": Counter, "stop": {"count": 2}, "storage_path": tmp_path}
-    trials = tune.run_experiments({"first": first, "second": spec}, verbose=0)
-    assert [trial.trainable_name for trial in trials] == ["train_mnist", "train_mnist", "Counter"]
-    assert {path.name for path in tmp_path.iterdir()} == {"first", "second"}
+    assert [trial.trainable_name for trial in trials] == [*["wait_for_other"] * 2, *["Counter"] * 2]
+    assert {trial.status for trial in trials} == {"TERMINATED"}
+    assert sorted(ended) == ["a", "b", "none", "none"]
+    assert {path.name for path in (tmp_path / "searches").iterdir()} == {"one", "two", "three"}
     with pytest.raises(tune.TuneError, match="unknown key 'stpo' in the spec of 'x'; the keys are run, stop"):
         tune.run_experiments({"x": {"run": Counter, "stpo": 1}})
 
@@ -161,6 +157,8 @@ def test_run_experiments_returns_the_trials_of_all(tmp_path):
         ({"export_formats": ["onnx"]}, "train_mnist is a function"),
         ({"storage_path": "a", "local_dir": "b"}, "local_dir and storage_path are the same"),
         ({"progress_reporter": tune.CLIReporter}, "must be an instance of a ProgressReporter"),
+        ({"search_alg": "none"}, "search_alg must be 'variant_generator'"),
+        ({"scheduler": "none"}, "scheduler must be 'fifo'"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(arguments, message):
@@ -210,14 +208,6 @@ def test_a_named_trial_keeps_its_name_when_it_is_cloned_and_the_search_is_resume
     kept = again.get_trial_checkpoints_paths(again.trials[1], "training_iteration")
     assert [tune.Checkpoint(path).to_dict()["step"] for path, _ in kept] == [value for _, value in kept]
     assert kept[-1][1] == 6
-
-
-def test_names_of_searchers_and_schedulers_are_looked_up_where_tune_has_them(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(tune, "create_searcher", lambda name: asked.append(name), raising=False)
-    monkeypatch.setattr(tune, "create_scheduler", lambda name: asked.append(name) or FIFOScheduler(), raising=False)
-    tune.run(train_mnist, config={"lr": 1}, search_alg="random", scheduler="fifo", storage_path=tmp_path, verbose=0)
-    assert asked == ["random", "fifo"]
 
 
 def test_two_trials_cannot_have_one_directory(tmp_path):

@@ -1,6 +1,7 @@
-"""How datasets are split: options of the ingest, a shuffle in each worker, and a `DataConfig` of one's own."""
+"""How datasets are split: a preprocessor, options, a shuffle in each worker, and a `DataConfig` of one's own."""
 
 import ray
+import ray.data.preprocessors
 from ray import train
 from ray.train import DataConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -26,12 +27,14 @@ def count_split():
     train.report({"rows": sum(len(batch["id"]) for batch in batches)})
 
 
+scaler = ray.data.preprocessors.StandardScaler(columns=["id"])
+rows = scaler.fit_transform(ray.data.range(64).map_batches(lambda batch: batch, batch_format="numpy"))
 options = DataConfig.default_ingest_options()
 options.preserve_order = True
 result = TorchTrainer(
     count_rows,
     scaling_config=ScalingConfig(num_workers=2),
-    datasets={"train": ray.data.range(64).random_shuffle(seed=3), "valid": ray.data.range(10)},
+    datasets={"train": rows.random_shuffle(seed=3), "valid": ray.data.range(10)},
     dataset_config=DataConfig(datasets_to_split=["train"], execution_options=options),
 ).fit()
 assert (result.metrics["rows"], result.metrics["valid"]) == (64, 10)

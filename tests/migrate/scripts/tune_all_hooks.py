@@ -1,4 +1,4 @@
-"""A callback with every hook, and a logger that writes whole results to a file of each trial."""
+"""A callback with every hook, and loggers: one that writes whole results to a file of each trial, and built-in ones."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import tempfile
 
 from ray import tune
 from ray.tune import Callback, Checkpoint, RunConfig, Tuner
-from ray.tune.logger import LoggerCallback
+from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 
 ADDED = "training_iteration time_this_iter_s time_total_s time_since_restore iterations_since_restore timestamp date"
 ADDED += " pid hostname node_ip trial_id done config"
@@ -89,7 +89,8 @@ def train_fn(config):
 
 
 counts = Counts()
-run_config = RunConfig(name="hooks", callbacks=[counts, WritesResults("results.txt")])
+loggers = [WritesResults("results.txt"), CSVLoggerCallback(), JsonLoggerCallback()]
+run_config = RunConfig(name="hooks", callbacks=[counts, *loggers])
 results = Tuner(train_fn, param_space={"x": tune.grid_search([1, 2])}, run_config=run_config).fit()
 assert results.num_errors == 1
 expected = {"start": 2, "result": 6, "save": 6, "checkpoint": 6, "complete": 1, "error": 1, "end": 1}

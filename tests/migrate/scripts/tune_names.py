@@ -1,10 +1,11 @@
-"""Names of trials, a reporter, experiments by dict and object, and trainables by name."""
+"""Names of trials, a reporter, experiments by dict and object, trainables by name, and `tune.run` with its analysis."""
 
 import os
 
 from ray import tune
 from ray.tune import CLIReporter, Experiment, register_trainable, run_experiments
 from ray.tune.experiment.trial import Trial
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 
 def name_trial(trial: Trial):
@@ -42,3 +43,14 @@ experiment = Experiment(
 )
 analysis = tune.run(experiment, metric="score", mode="max")
 assert sorted(trial.last_result["score"] for trial in analysis.trials) == [1, 2]
+analysis = tune.run(
+    objective,
+    config={**config, "x": tune.grid_search([1, 2])},
+    metric="score",
+    mode="max",
+    stop={"training_iteration": 3},
+    scheduler=AsyncHyperBandScheduler(max_t=4),
+    resources_per_trial={"cpu": 1},
+)
+assert isinstance(analysis, tune.ExperimentAnalysis)
+assert (analysis.best_config["x"], analysis.best_result["score"]) == (2, 4)

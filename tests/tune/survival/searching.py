@@ -42,7 +42,7 @@ def trial(config):
         tune.report({"loss": loss, "step": step}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
 
 space = {"x": tune.uniform(0, 1)}
-about = {"max_concurrent_trials": 1}
+about = {"num_samples": 3, "max_concurrent_trials": 1}
 kind = sys.argv[1]
 if kind == "grid":
     space |= {"g": tune.grid_search([1, 2]), "fails": tune.choice([False, False, True])}
@@ -61,7 +61,7 @@ tune.Tuner(
     trial,
     param_space=space,
     tune_config=tune.TuneConfig(metric="loss", mode="min", seed=3, **about),
-    run_config=tune.RunConfig(name="search", storage_path="searches"),
+    run_config=tune.RunConfig(name="search", storage_path=sys.argv[2] if len(sys.argv) > 2 else "searches"),
 ).fit()
 """
 

@@ -51,16 +51,17 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     assert trainer.scaling_config.num_workers == 1
 
 
-def test_a_search_draws_from_the_domains_in_a_scaling_config(tmp_path):
+def test_a_search_draws_from_the_domains_in_a_scaling_config_and_merges_those_for_the_loop(tmp_path):
     amount = {"CPU": tune.choice([0.5])}
     searched = ScalingConfig(num_workers=tune.grid_search([1, 2]), resources_per_worker=amount)
     tuner = tune.Tuner(
-        DataParallelTrainer(reports_config),
-        param_space={"scaling_config": searched},
+        DataParallelTrainer(reports_config, train_loop_config={"base": 100}),
+        param_space={"scaling_config": searched, "train_loop_config": {"x": tune.grid_search([1, 5])}},
         run_config=RunConfig(name="search", storage_path=tmp_path),
     )
     results = tuner.fit()
-    assert sorted(result.metrics["workers"] for result in results) == [1, 2]
+    assert [result.metrics["workers"] for result in results] == [1, 1, 2, 2]
+    assert [result.metrics["config"] for result in results] == [{"base": 100, "x": x} for x in (1, 5)] * 2
     assert {result.config["scaling_config"]["resources_per_worker"]["CPU"] for result in results} == {0.5}
     for refused in (searched, ScalingConfig(resources_per_worker=amount), ScalingConfig(use_gpu=tune.choice([True]))):
         with pytest.raises(ValueError, match="must have no domains outside of a search"):
@@ -172,16 +173,3 @@ def test_a_config_that_does_not_fit_is_refused(of_trial, config, message):
         plan.make_trainer(config, of_trial(), None)
     with pytest.raises(TypeError, match=r"ScalingConfig\(\) has no argument 'workers'; it has num_workers"):
         plan.resolve_needs({"scaling_config": {"workers": 2}})
-
-
-def test_a_trainer_with_a_space_for_its_config_and_its_workers(tmp_path):
-    def loop(config):
-        train.report({"score": config["base"] + config["x"] * train.get_context().get_world_size()})
-
-    trainer = DataParallelTrainer(loop, train_loop_config={"base": 100})
-    space = {
-        "train_loop_config": {"x": tune.grid_search([1, 5])},
-        "scaling_config": ScalingConfig(num_workers=tune.grid_search([1, 2]), resources_per_worker={"CPU": 0.5}),
-    }
-    grid = tune.Tuner(trainer, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path)).fit()
-    assert sorted(result.metrics["score"] for result in grid) == [101, 102, 105, 110]
