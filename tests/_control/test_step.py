@@ -13,6 +13,7 @@ from paceline._control.commands import (
     Broadcast,
     Command,
     CommitCheckpoint,
+    StartValidation,
     StartWorkers,
     StopWorkers,
     StopWorkersAt,
@@ -26,6 +27,7 @@ from paceline._control.events import (
     HangCleared,
     HangSuspected,
     Retention,
+    ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
@@ -302,6 +304,12 @@ def test_a_rank_that_returned_early_is_the_cause_of_connections_that_break() -> 
     assert cause.message == (
         "returned after 1 report, the last at train.py:90 in train_fn, while rank 1 still waited for it at train.py:41"
     )
+
+
+def test_the_validation_of_a_checkpoint_whose_name_was_used_again_is_dropped() -> None:
+    first, again = (replace(record(seq, name="best"), status="PENDING_VALIDATION") for seq in (1, 2))
+    run = apply(Run(), DriverStarted(1, 0, validates=True), Committed(first), Committed(again))
+    step_through(run, (ValidationEnded(1, 1, "best", "VALIDATED"), Running, [StartValidation(again)]))
 
 
 def test_an_impossible_event_is_refused_with_the_event_and_the_phase() -> None:

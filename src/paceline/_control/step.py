@@ -325,7 +325,7 @@ def _on_checkpoints_found(run: Run, event: events.CheckpointsFound) -> Run:
     missing = known & set(event.missing)
     if not new and not missing:
         return run
-    attempt = max((record.attempt for record in new), default=0)
+    attempt = max((record.attempt for record in new), default=run.attempt)
     if attempt > run.attempt:
         # The journal lost that attempt: the workers it last mentions did not write the reports found on storage.
         run = replace(run, phase=state.Unopened(), attempt=attempt)
@@ -386,7 +386,6 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
         return run, []  # Duplicate: read back from the worker's file, or resent over the wire.
     if _has_only_metrics(event) and not (live.pending or live.reducing or live.positions or live.is_draining):
         return _record_metrics(run, live, event), []
-    least = live.progress.minimum
     can_fail = isinstance(run.phase, Running) and not live.is_draining
     live = replace(live, progress=live.progress.advance(rank, seq))
     if run.num_engine_failures_without_report:
@@ -407,13 +406,11 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
         live, problem = attempt_reports.add_reduced_report(live, event)
         if problem is not None and can_fail:
             return _stop_attempt(run, live, "failed", live.failed.with_failure(problem))
-    if live.reducing and live.progress.minimum > least:
-        live = attempt_reports.complete_reductions(live)
+    live = attempt_reports.complete_reductions(live)
     if event.data:
         at = live.positions.get(seq, _NO_POSITIONS).put(rank, event.data)
         live = replace(live, positions=live.positions.put(seq, at))
-    if live.positions and live.progress.minimum > least:
-        live = replace(live, positions=attempt_reports.select_awaited_positions(live))
+    live = replace(live, positions=attempt_reports.select_awaited_positions(live))
     return _request_commits(_with_running_phase(run, live))
 
 
@@ -742,8 +739,8 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
     failed_at = live.lowest_end if live.failed and live.lowest_end is not None else 0
     highest, num_checks = max((*live.held_counts.values(), (failed_at, 0)))
     stop_at = highest + (2 if preemption is not None and live.asks else 1)
-    save_s = SAVE_TIME_FACTOR * (run.last_save_s or 0.0)
-    save = preemption is None or run.last_save_s is None or now + save_s < preemption.deadline
+    last_s = run.last_save_s
+    save = preemption is None or last_s is None or now + SAVE_TIME_FACTOR * last_s < preemption.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))
     return run, [commands.StopWorkersAt(run.attempt, stop_at, save, preemption, num_checks if preemption else 0)]
 
