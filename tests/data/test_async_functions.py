@@ -152,12 +152,3 @@ def test_pools_take_the_arguments_of_ray():
     assert pooled._plan.transform.pool.min_size == 1
     compute = ActorPoolStrategy(min_size=1, max_size=4, initial_size=3)
     assert data.range(3).map(double, compute=compute)._plan.transform.pool.min_size == 3
-    for wrong, message in (
-        ({"size": 2, "initial_size": 1}, "takes either size or min_size"),
-        ({"min_size": 2, "max_size": 4, "initial_size": 5}, "initial_size must be between min_size=2 and max_size=4"),
-        ({"max_tasks_in_flight_per_actor": 0}, "max_tasks_in_flight_per_actor must be"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ActorPoolStrategy(**wrong)
-    with pytest.raises(ValueError, match="compute must be 'actors' or 'tasks', got 'gpu'"):
-        data.range(3).map(double, compute="gpu")

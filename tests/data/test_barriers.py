@@ -133,19 +133,6 @@ def test_repartition_gives_nearly_equal_blocks_or_the_requested_size(table, numb
     assert sized == [[*range(count)][begin : begin + number] for begin in range(0, count, number)]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda plan: Repartition(plan), "repartition"),
-        (lambda plan: Repartition(plan, 0), "num_blocks must be a positive integer or None, got 0"),
-        (lambda plan: Repartition(plan, 2, target_num_rows_per_block=2), "repartition"),
-    ],
-)
-def test_numbers_of_rows_and_blocks_that_cannot_be_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make(reading([]))
-
-
 @given(tables(), st.lists(st.integers(0, 30), max_size=4))
 @settings(max_examples=80, deadline=None)
 def test_rows_meet_by_their_position(table, cuts):

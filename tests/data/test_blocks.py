@@ -240,22 +240,6 @@ def test_a_column_may_be_a_series_a_tensor_or_any_sequence():
     assert rows_of(block, "strings") == [["a"], ["b"]]
 
 
-@pytest.mark.parametrize(
-    ("batch", "kind", "message"),
-    [
-        ({"x": [1, 2], "y": [1]}, ValueError, "equally many rows, got 2 in 'x', 1 in 'y'"),
-        ({"x": "text"}, TypeError, "the column 'x' of a batch must be an array or a list"),
-        ({"x": np.float32(5)}, ValueError, "the column 'x' of a batch must have a value for each row"),
-        ([1, 2], TypeError, "got list"),
-        (pd.DataFrame([[1, 2]], columns=["x", "x"]), ValueError, "different names, got two of 'x'"),
-        (pa.Table.from_arrays([pa.array([1])] * 2, names=["x", "x"]), ValueError, "different names"),
-    ],
-)
-def test_what_is_no_batch_is_refused_by_name(batch, kind, message):
-    with pytest.raises(kind, match=message):
-        Block.from_batch(batch)
-
-
 def test_a_missing_column_is_named_with_those_that_are_there_and_a_schema_prints_all():
     block = Block({"image": np.zeros((1, 2, 2), "u1"), "label": ["a"], "price": [decimal.Decimal("1.5")]})
     for ask in (lambda: block.select(["z"]), lambda: block.drop(["z"]), lambda: block.rename({"z": "a"})):

@@ -45,22 +45,6 @@ def test_jax_batches_are_padded_to_one_size():
     assert single[0].shape == (5, 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"paddings": 1.5}, ValueError, "paddings must fit the type of each column, got 1.5 for 'id' of int64"),
-        ({"paddings": {"x": 1}}, ValueError, "paddings must have a value for each column, got none for 'id'"),
-        ({"paddings": 1, "batch_size": None}, ValueError, "paddings needs a batch_size, got None"),
-        ({"collate_fn": lambda batch: 3}, TypeError, "collate_fn must return an array or a dict of arrays, got int"),
-        ({"collate_fn": 3}, ValueError, "collate_fn must be a function or None"),
-        ({"collate_fn": len, "dtypes": "int8"}, ValueError, "dtypes and collate_fn cannot be combined"),
-    ],
-)
-def test_what_cannot_become_jax_batches_is_refused(options, kind, message):
-    with pytest.raises(kind, match=message):
-        list(data.range(5).iter_jax_batches(**{"batch_size": 2, **options}))
-
-
 def test_iterators_have_their_older_name_and_their_context():
     assert DatasetIterator is DataIterator
     assert data.range(2).iterator().get_context() is DataContext.get_current()

@@ -129,24 +129,6 @@ def test_ignores_missing_paths_on_request_unless_all_are_missing(tree):
         list_files(tree / "a")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"paths": []}, "at least one path"),
-        ({"paths": 3}, "paths must be a path"),
-        ({"paths": "x", "filesystem": 3}, "filesystem must be a filesystem of pyarrow or fsspec, got 3"),
-        ({"paths": "x", "file_extensions": "csv"}, "file_extensions must be a list"),
-        ({"paths": "x", "partitioning": "dir"}, "partitioning must be 'hive' or None, got 'dir'"),
-        ({"paths": "x", "ignore_missing_paths": 1}, "ignore_missing_paths must be True or False, got 1"),
-        ({"paths": "nonsense://x/y"}, "nonsense"),
-        ({"paths": "s3://bucket/x?colour=blue"}, "unknown option 'colour' of paths 's3://bucket/x'"),
-    ],
-)
-def test_a_wrong_argument_is_named(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        list_files(**arguments)
-
-
 def _memory(tree):
     filesystem = MemoryFileSystem()
     filesystem.put(str(tree / "a"), f"{tree}/a", recursive=True)

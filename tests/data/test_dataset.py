@@ -108,17 +108,6 @@ def test_take_show_iterate_and_to_pandas(capsys):
         assert batch["id"].tolist() == [*range(30)]
 
 
-def test_more_rows_than_a_limit_allows_are_an_error():
-    with pytest.raises(ValueError, match=r"take_all\(limit=29\): the dataset has more rows"):
-        many().take_all(limit=29)
-    with pytest.raises(ValueError, match=r"to_pandas\(limit=29\)"):
-        many().to_pandas(limit=29)
-    with pytest.raises(ValueError, match="the dataset is empty"):
-        numbers([0]).take_batch()
-    with pytest.raises(TypeError, match=r"hint: use iter_rows\(\), iter_batches\(\) or take\(\)"):
-        iter(many())
-
-
 def test_aggregates_have_their_names_and_read_only_their_columns():
     frame = pd.DataFrame({"a": [3, -1, 3, 5, 0], "b": [2, 2, 7, -4, 1]})
     dataset = listed([frame.iloc[:2]], [frame.iloc[2:].reset_index(drop=True)], schema=True)
@@ -154,8 +143,6 @@ def test_materialized_rows_are_computed_once():
     assert rows_of(kept, "x") == rows_of(kept, "x") == [number * 2 for number in range(30)]
     assert calls == [*range(30)]
     assert kept.num_blocks() >= 1
-    with pytest.raises(NotImplementedError, match=r"hint: use materialize\(\).num_blocks\(\)"):
-        many().num_blocks()
 
 
 def test_the_files_that_rows_are_read_from_are_listed(tmp_path):
@@ -248,8 +235,3 @@ def test_arguments_of_rays_tasks_have_no_effect_and_one_warning_says_so(monkeypa
     with pytest.warns(UserWarning, match="copy: resources has no effect here"):
         rows = rows.map(dict.copy, resources={"a": 1})
     assert (rows.materialize().num_blocks(), rows.count()) == (2, 3)
-
-
-def test_the_two_names_for_the_number_of_units_are_not_combined():
-    with pytest.raises(ValueError, match="parallelism and override_num_blocks cannot be combined"):
-        paceline.data.range(3, parallelism=2, override_num_blocks=2)

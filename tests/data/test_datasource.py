@@ -1,6 +1,5 @@
 """Datasources of users: their tasks are units like any others, and their metadata is checked."""
 
-import threading
 from functools import partial
 from itertools import pairwise
 
@@ -92,22 +91,3 @@ def test_another_name_of_a_task_is_another_dataset_and_a_schema_is_known_without
 def test_one_batch_that_is_not_in_a_list_is_refused(one):
     with pytest.raises(TypeError, match=f"must return an iterable of batches, got a {type(one).__name__}"):
         block(of_one(lambda: one))
-
-
-def test_what_cannot_be_read_is_refused_at_once():
-    lock = threading.Lock()
-    for make, message in [
-        (lambda: read_datasource(NumbersDatasource), "must be an instance of a paceline.data.Datasource"),
-        (lambda: read_datasource("train/"), "must be an instance of a paceline.data.Datasource"),
-        (lambda: read_datasource(Datasource()), "Datasource must implement get_read_tasks"),
-        (lambda: read_datasource(NumbersDatasource([1]), override_num_blocks=0), "override_num_blocks must be .*got 0"),
-        (lambda: read_datasource(NumbersDatasource([1], size=-1)), "must be a non-negative integer or None, got -1"),
-        (lambda: ReadTask([1]), "read_fn must be a function"),
-        (lambda: ReadTask(list, per_task_row_limit=-1), "per_task_row_limit must be a non-negative .*, got -1"),
-        (lambda: of_one(list, BlockMetadata(num_rows=-1)), "num_rows of .* must be a non-negative .*, got -1"),
-        (lambda: of_one(lambda: [lock]), "cannot pickle"),
-        (lambda: read_tasks(ReadTask(list, name="a"), ReadTask(list, name="a")), "different names, got two of 'a'"),
-        (lambda: read_tasks(pa.table({})), r"must return a list of paceline\.data.ReadTask, got a Table"),
-    ]:
-        with pytest.raises((TypeError, ValueError, NotImplementedError), match=message):
-            make()

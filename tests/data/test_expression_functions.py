@@ -220,33 +220,6 @@ def test_tensors_become_lists():
     assert evaluate_column(col("y").arr.to_list().list[1], block).to_pylist() == [1, 3]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda x: x.str.center("a"), TypeError, r"str\.center\(width='a'\): an integer"),
-        (lambda x: x.str.match_regex("("), ValueError, r"str\.match_regex\(pattern='\('\)"),
-        (lambda x: x.str.pad(3, side="up"), ValueError, "side must be"),
-        (lambda x: x.str.upper(1), TypeError, "str.upper: too many"),
-        (lambda x: x.str.uper(), AttributeError, "did you mean 'upper'"),
-        (lambda x: x.list.slice(-1), ValueError, "start must be"),
-        (lambda x: x.dt.floor("eon"), ValueError, "dt.floor"),
-        (lambda x: x.map["a"], TypeError, "map cannot be indexed"),
-        (lambda x: x.cast("colour"), ValueError, "target_type must be a DataType"),
-        (lambda x: x.is_in(x), TypeError, "values must be a list"),
-        (lambda x: unnest(unnest(x)), TypeError, "already several columns"),
-        (lambda x: udf(int)(len)(3), TypeError, "must be given an expression"),
-        (lambda x: udf(int)(lambda a, b: a)(x), TypeError, "missing a required argument: 'b'"),
-        (lambda x: random(seed="a"), ValueError, "seed must be"),
-        (lambda x: paceline.data.range(3).with_column("y", unnest(x)), TypeError, "one column"),
-        (lambda x: paceline.data.range(3).with_columns(x + 1), TypeError, "exprs must have names"),
-        (lambda x: paceline.data.range(3).with_columns(), ValueError, "at least one"),
-    ],
-)
-def test_wrong_arguments_raise_at_the_call(call, error, said):
-    with pytest.raises(error, match=said):
-        call(col("x"))
-
-
 def test_columns_are_all_computed_from_those_there_were():
     rows = [{"a": 1, "s": {"p": 1, "q": "x"}}, {"a": 2, "s": None}]
     ds = paceline.data.from_items(rows).with_columns(

@@ -3,7 +3,6 @@
 import gc
 import json
 import pickle
-import re
 import threading
 
 import jax  # noqa: F401  it sets variables of the environment when it is first imported
@@ -11,7 +10,6 @@ import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
-import torch
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
@@ -135,49 +133,6 @@ def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     assert ids(shard.iter_batches())[0] == ids(shard.iter_batches(batch_size=10))[0] == list(range(10, 20))
     everything = DataIterator(Rows([100]), WorkerShard(1, 4, "all"), global_batch_size=40)
     assert ids(everything.iter_batches())[0] == list(range(10))
-    for batch_size in (40, None):
-        with pytest.raises(ValueError, match="must be 10, the share of each of 4 workers in global_batch_size=40, got"):
-            shard.iter_batches(batch_size=batch_size)
-    with pytest.raises(ValueError, match="global_batch_size must be a multiple of the number of workers, 4, got 10"):
-        DataIterator(Rows([1]), WorkerShard(0, 4, "equal"), global_batch_size=10)
-    with pytest.raises(ValueError, match="global_batch_size must be a positive integer or None, got 0"):
-        DataIterator(Rows([1]), global_batch_size=0)
-
-
-WRONG = {
-    "iter_batches": [
-        ({"batch_size": 0}, "batch_size must be a positive integer or None, got 0"),
-        ({"batch_size": True}, "batch_size must be a positive integer or None, got True"),
-        ({"prefetch_batches": -1}, "prefetch_batches must be a non-negative integer, got -1"),
-        ({"batch_format": "arrow"}, "batch_format must be 'default', 'numpy', 'pandas' or 'pyarrow', got 'arrow'"),
-        ({"drop_last": 1}, "drop_last must be True or False, got 1"),
-        ({"local_shuffle_buffer_size": 0}, "local_shuffle_buffer_size must be a positive integer or None, got 0"),
-        ({"_collate_fn": 3}, "_collate_fn must be a function or None, got 3"),
-    ],
-    "iter_torch_batches": [
-        ({"device": "gpu0"}, "a torch.device or None, got 'gpu0'"),
-        ({"dtypes": "float32"}, "dtypes must be a torch.dtype or a dict from columns to torch.dtypes, got 'float32'"),
-        ({"dtypes": {"z": torch.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
-        ({"dtypes": torch.float32, "collate_fn": len}, "dtypes and collate_fn cannot be combined"),
-        ({"collate_fn": 3}, "collate_fn must be a function or None, got 3"),
-        ({"pin_memory": 1}, "pin_memory must be True or False, got 1"),
-    ],
-    "iter_jax_batches": [
-        ({"dtypes": "z"}, "dtypes must be a type such as jax.numpy.float32, or a dict from columns to types, got 'z'"),
-        ({"dtypes": {"z": np.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
-        ({"device": "cpu"}, "device must be one of jax.devices() or None, got 'cpu'"),
-        ({"sharding": "x"}, "sharding must be a jax.sharding.Sharding or None, got 'x'"),
-    ],
-}
-
-
-@pytest.mark.parametrize(("method", "arguments", "message"), [(name, *each) for name in WRONG for each in WRONG[name]])
-def test_a_wrong_argument_is_named_at_the_call(method, arguments, message):
-    iterator = DataIterator(Rows([4], columns=lambda ids: {"x": ids}))
-    with pytest.raises(ValueError, match=re.escape(message)):
-        getattr(iterator, method)(**arguments)
-    with pytest.raises(TypeError, match="iter_batches"):
-        iter(iterator)
 
 
 def test_a_state_of_other_data_and_what_is_no_state_are_refused():

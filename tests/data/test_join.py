@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import READ, BackwardsExecutor, all_rows, cut, listed, reading, rows
 
-from paceline.data import from_arrow, from_items
+from paceline.data import from_arrow
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import spill
@@ -175,27 +175,6 @@ def test_columns_keep_their_types_where_rows_are_missing():
     nothing = from_arrow(pa.table({"id": pa.array([], pa.int8()), "x": pa.array([], pa.string())}))
     empty = left.join(nothing, "left_outer", on="key", right_on="id")
     assert {str(row["x"]) for row in empty.take_all()} == {"None"}
-
-
-def test_wrong_joins_are_refused_at_the_call():
-    left, right = from_items([{"id": 1, "v": 1}]), from_items([{"id": 1, "v": 2, "s": "a", "f": 0.5}])
-    for arguments, message in (
-        ({"join_type": "outer"}, "join_type must be 'inner', 'left_outer'.* got 'outer'"),
-        ({"num_partitions": 0}, "num_partitions must be a positive integer or None, got 0"),
-        ({}, "two columns of the result would have the name 'v'"),
-        ({"left_suffix": "_x", "right_suffix": "_x"}, "the name 'v_x'"),
-        ({"on": "x"}, "the left dataset has no column 'x'; its columns are: 'id', 'v'"),
-        ({"right_on": ("id", "v")}, "right_on must be as many columns as on, 1"),
-        ({"right_on": "s", "right_suffix": "_r"}, "must have comparable types, got int64 and string"),
-        ({"right_on": "f", "right_suffix": "_r"}, "must have comparable types, got int64 and double"),
-    ):
-        with pytest.raises((ValueError, TypeError, KeyError), match=message):
-            left.join(right, **{"join_type": "inner", **arguments})
-    unknown = right.map(lambda row: row)
-    with pytest.raises(ValueError, match="the name 'v'"):
-        left.join(unknown, "inner", validate_schemas=True)
-    with pytest.raises(TypeError, match="comparable types"):
-        left.join(unknown, "inner", on="id", right_on="s", right_suffix="_r").take_all()
 
 
 def test_only_the_needed_columns_are_read():

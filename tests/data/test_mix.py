@@ -3,12 +3,11 @@
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import READ, BackwardsExecutor, all_rows, cut, numbers, reading, rows, slice_at
 
-from paceline.data import MixStoppingCondition, from_items
+from paceline.data import MixStoppingCondition
 from paceline.data.block import Block
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor
@@ -79,14 +78,3 @@ def test_an_exhausted_dataset_costs_nothing_and_few_files_are_not_read_often():
     found = all_rows(long.mix(tiny, weights=[1e-6, 1])).to_numpy()["id"]
     assert found.tolist() == [-1, -2, *range(5000)]
     assert len(resolve_barrier(long.mix(tiny)._plan, 0, InlineExecutor())) == 4
-
-
-def test_wrong_weights_are_refused():
-    one = from_items([{"id": 1}])
-    for arguments, message in (
-        ({"weights": [1]}, "weights must be a list of 2 numbers"),
-        ({"weights": [1, 0]}, "weights must be a positive number, got 0"),
-        ({"stopping_condition": "longest"}, "stopping_condition must be .* got 'longest'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            one.mix(one, **arguments)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import READ, cut, listed, numbers, tables
 
-from paceline.data import Dataset, from_items
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.order.feeds import LocalFeeds
@@ -84,20 +83,3 @@ def test_another_number_of_units_is_another_dataset():
     variants += [ds.groupby("id").count(), ds.groupby("id", num_partitions=2).count()]
     variants += [ds.repartition(2), ds.repartition(2, keys="id"), ds.repartition(2, keys="id", sort=True)]
     assert len({LocalFeeds(one._plan).fingerprint() for one in variants}) == len(variants)
-
-
-def test_wrong_arguments_are_refused():
-    ds: Dataset = from_items([{"id": 1}])
-    for call, message in (
-        (lambda: ds.streaming_train_test_split(1.5), "test_size must be a number above 0 and below 1, got 1.5"),
-        (lambda: ds.streaming_train_test_split(0.5, split_type="x"), "split_type must be 'random' or 'hash', got 'x'"),
-        (lambda: ds.streaming_train_test_split(0.5, split_type="hash"), "hash_column must be the name of a column"),
-        (lambda: ds.streaming_train_test_split(0.5, hash_column="id"), "hash_column must be None"),
-        (lambda: ds.repartition(2, shuffle=True, keys="id"), "keys takes num_blocks, and not shuffle"),
-        (lambda: ds.repartition(2, sort=True), "sort=True takes keys"),
-        (lambda: ds.sort("id", boundaries=[2, 1]), "boundaries must be different numbers in ascending order"),
-        (lambda: ds.groupby("id", 0), "num_partitions must be a positive integer or None, got 0"),
-        (lambda: ds.random_shuffle(num_blocks=0), "num_blocks must be a positive integer or None, got 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()

@@ -31,12 +31,6 @@ def test_a_stream_is_decompressed_as_the_user_says_not_as_it_is_named(tmp_path):
     assert arrays.count() == 1000
 
 
-@pytest.mark.parametrize("args", [{"compression": "rar"}, {"codec": "gzip"}, ["gzip"], {"buffer_size": "big"}])
-def test_wrong_open_arguments_are_named_at_the_call(tmp_path, args):
-    with pytest.raises(ValueError, match="arrow_open_stream_args must be"):
-        read_csv(tmp_path, arrow_open_stream_args=args)
-
-
 def _tree(root, *places):
     for number, place in enumerate(places):
         (root / place).mkdir(parents=True, exist_ok=True)

@@ -114,22 +114,3 @@ def test_tensors_of_a_range_are_filled_with_the_number_and_long_units_come_in_pi
     blocks = list(unit.read())
     assert [block.num_rows for block in blocks] == [1 << 20, 1 << 20, 3_000_000 - (2 << 20)]
     assert blocks[2].columns["id"][-1] == 2_999_999
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: data.from_items([1, {"a": 1}]), "items must be all dicts or none"),
-        (lambda: data.from_items([{"a": 1}, 2]), "items must be all dicts or none"),
-        (lambda: data.from_items("text"), "must be a list of rows"),
-        (lambda: data.from_items({"a": 1}), "must be a list of rows"),
-        (lambda: data.from_pandas({"a": [1]}), "dfs must be a DataFrame or a list of them, got a dict"),
-        (lambda: data.from_numpy([1, 2]), "ndarrays must be a ndarray or a list of them, got a int"),
-        (lambda: data.range(-1), "n must be a non-negative integer, got -1"),
-        (lambda: data.range(1.5), "n must be a non-negative integer, got 1.5"),
-        (lambda: data.range_tensor(3, shape=(-1,)), "shape must be a tuple of sizes"),
-    ],
-)
-def test_what_has_no_rows_is_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -88,17 +88,3 @@ def test_connections_are_closed_also_after_an_error(connect):
     for connection in opened:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):
             connection.execute("SELECT 1")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sql": " "}, "sql must be a query, got ' '"),
-        ({"connection_factory": "train.db"}, r"connection_factory must be a function(.|\n)*hint: .*lambda"),
-        ({"override_num_blocks": 4}, "override_num_blocks=4 needs shard_keys"),
-        ({"shard_keys": "id", "override_num_blocks": 4}, "shard_keys must be a list"),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(connect, arguments, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        read_sql(**{"sql": "SELECT 1", "connection_factory": connect, **arguments})

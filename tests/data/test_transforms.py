@@ -219,55 +219,6 @@ def plus_one(batch):
     return {"id": batch["id"] + 1}
 
 
-BAD = [
-    (lambda ds: ds.map_batches(5), TypeError, "fn must be a function or a class with __call__, got 5"),
-    (lambda ds: ds.map_batches(plus_one, batch_size=0), ValueError, "batch_size must be a positive integer .*, got 0"),
-    (lambda ds: ds.map_batches(plus_one, batch_format="tensor"), ValueError, "batch_format must be 'default'"),
-    (lambda ds: ds.map_batches(plus_one, on_error="ignore"), ValueError, "on_error must be 'raise' or 'skip'"),
-    (lambda ds: ds.map_batches(plus_one, fn_constructor_args=(1,)), ValueError, "for classes, got .* plus_one"),
-    (lambda ds: ds.map(dict), TypeError, "got dict, a class without it"),
-    (lambda ds: ds.add_column("y", _later), TypeError, "got _later, which is async"),
-    (lambda ds: ds.filter(), ValueError, "filter takes a function or an expression"),
-    (lambda ds: ds.filter(expr=5), TypeError, "expr must be text"),
-    (lambda ds: ds.filter(expr="id >"), ValueError, "cannot parse expr 'id >'"),
-    (lambda ds: ds.select_columns(["id", 5]), TypeError, "select_columns takes names of columns, got 5"),
-    (lambda ds: ds.select_columns(["id", "id"]), ValueError, "select_columns takes each column once, got 'id' twice"),
-    (lambda ds: ds.rename_columns({"a": "x", "b": "x"}), ValueError, "rename_columns takes .* once, got 'x' twice"),
-    (lambda ds: ds.with_column("x", lambda b: b), TypeError, "hint: use add_column for a function"),
-    (lambda ds: ds.random_sample(1.5), ValueError, "fraction must be a number of at least 0 and of at most 1, got 1.5"),
-    (lambda ds: ds.random_sample(0.5, seed="x"), ValueError, "seed must be an integer or None, got 'x'"),
-    (lambda ds: ds.limit(-1), ValueError, "limit must be a non-negative integer, got -1"),
-    (lambda ds: ds.union([1]), TypeError, "union takes datasets, got a list"),
-    (lambda ds: ds.sort("id", descending=[True, False]), ValueError, "descending must be True or False"),
-    (lambda ds: ds.map(Counted, num_cpus=-1), ValueError, "num_cpus must be a non-negative number or None, got -1"),
-    (lambda ds: ds.map(Counted, concurrency=0), ValueError, "concurrency must be a positive integer, got 0"),
-    (lambda ds: ds.map(Counted, concurrency=(3, 2)), ValueError, r"concurrency must be .* got \(3, 2\)"),
-    (lambda ds: ds.map(plus_one, concurrency=(1, 2)), ValueError, "concurrency must be one integer for a function"),
-    (lambda ds: ds.map(Counted, compute=TaskPoolStrategy()), ValueError, "is for functions"),
-    (lambda ds: ds.map(Counted, compute=TaskPoolStrategy(), concurrency=2), ValueError, "cannot be combined"),
-    (lambda ds: ds.map(Counted, compute=5), TypeError, "compute must be an ActorPoolStrategy or a TaskPool"),
-    (lambda ds: ActorPoolStrategy(size=2, min_size=1), ValueError, "either size or min_size and max_size"),
-    (lambda ds: ActorPoolStrategy(min_size=3, max_size=2), ValueError, "min_size must be at most max_size=2, got 3"),
-    (lambda ds: TaskPoolStrategy(-1), ValueError, r"TaskPoolStrategy.size must be a positive integer or None, got -1"),
-    (lambda ds: ds.split_at_indices([]), ValueError, "indices must be one index or more"),
-    (lambda ds: ds.split_at_indices([3, 1]), ValueError, r"in ascending order, got \[3, 1\]"),
-    (lambda ds: ds.split_proportionately([0.5, 0.5]), ValueError, "must add up to less than 1"),
-    (lambda ds: ds.split_proportionately([1.5]), ValueError, "proportions must be .* above 0 and below 1, got 1.5"),
-    (lambda ds: ds.train_test_split(1.5), ValueError, "test_size must be a fraction between 0 and 1 .* got 1.5"),
-    (lambda ds: ds.streaming_split(0), ValueError, "n must be a positive integer, got 0"),
-]
-
-
-async def _later(row):
-    return row
-
-
-@pytest.mark.parametrize(("ask", "kind", "message"), BAD)
-def test_bad_arguments_are_refused_at_once(ask, kind, message):
-    with pytest.raises(kind, match=message):
-        ask(numbers([3]))
-
-
 class Model:
     def __call__(self, batch):
         return batch
