@@ -11,7 +11,6 @@ GUIDES = Path(__file__).parent / "data_guides"
 WITH_FRAMEWORKS = {
     "batch_inference",
     "iterating_with_frameworks",
-    "scaling_collation_functions",
     "working_with_pytorch",
     "working_with_tensors",
 }

@@ -411,21 +411,3 @@ def test_trials_that_a_scheduler_stops_are_pruned_and_drawn(tmp_path):
     assert [len(results.plot(kind).axes) for kind in ("parallel", "importance", "curves")] == [2, 1, 1]
     with pytest.raises(RuntimeError, match="no trial has reported 'acc'"):
         results.plot(metric="acc", mode="max")
-
-
-@pytest.mark.parametrize(
-    ("package", "code"),
-    [
-        ("optuna", "from paceline.tune.search.optuna import OptunaSearch"),
-        ("optuna", "importances([({'x': x}, x) for x in range(20)])"),
-        ("matplotlib", "plot([])"),
-    ],
-)
-def test_a_missing_package_names_the_extra(package, code, run_script):
-    ended = run_script(
-        f"import sys\nsys.modules[{package!r}] = None\n"
-        "from paceline.tune.importance import importances\nfrom paceline.tune.plots import plot\n"
-        f"try:\n    {code}\nexcept ImportError as error:\n    print(error)\n"
-    )
-    assert f"needs {package}, which is not installed" in ended.stdout, ended.stderr
-    assert 'hint: pip install "paceline[tune]"' in ended.stdout

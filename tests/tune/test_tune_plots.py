@@ -93,6 +93,15 @@ def test_the_axes_can_be_chosen_and_what_cannot_be_drawn_is_refused_by_name():
         plot(searched(3), mode="least")
 
 
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    for package, call in (("optuna", lambda: importances(rows(20))), ("matplotlib", lambda: plot([]))):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(
+            ImportError, match=rf'needs {package}, which is not.*\n\nhint: pip install "paceline\[tune\]'
+        ):
+            call()
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_value_far_off_leaves_room_for_the_others(mode):
     sign = 1 if mode == "min" else -1

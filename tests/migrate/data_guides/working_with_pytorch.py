@@ -1,10 +1,11 @@
 """Working with PyTorch: batches of tensors, tensors from functions, collate functions, from_torch, a trainer."""
 
 import numpy as np
+import pyarrow as pa
 import ray
 import torch
 from ray import train
-from ray.data.collate_fn import NumpyBatchCollateFn
+from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -25,6 +26,20 @@ class Halves(NumpyBatchCollateFn):
 
 
 assert next(iter(images.iter_torch_batches(batch_size=8, collate_fn=Halves()))).max() == 127.5
+
+
+class Unpack(ArrowBatchCollateFn):
+    def __call__(self, batch: pa.Table) -> torch.Tensor:
+        return torch.tensor(batch["rows"].to_pylist()[0])
+
+
+def pack(batch: pa.Table):
+    return {"rows": [np.array(batch["id"])]}  # one row for the whole batch
+
+
+packed = ray.data.range(64).repartition(target_num_rows_per_block=16)
+packed = packed.map_batches(pack, batch_size=16, batch_format="pyarrow")
+assert [len(rows) for rows in packed.iter_torch_batches(batch_size=1, collate_fn=Unpack())] == [16] * 4
 
 
 def train_func():

@@ -121,16 +121,22 @@ def test_show_ranks_named_trials_by_the_metric_and_mode_of_the_search(tmp_path, 
     assert "\nsearch/trial_00000 (x1) " in capsys.readouterr().out
 
 
-def test_files_of_trials_are_not_written_if_switched_off_or_where_a_logger_is_given(tmp_path, monkeypatch):
+def test_files_of_trials_are_written_by_a_logger_that_is_given_or_else_unless_switched_off(tmp_path, monkeypatch):
+    class Rounded(JsonLoggerCallback):
+        def log_trial_result(self, iteration, trial, result):
+            super().log_trial_result(iteration, trial, {**result, "a": round(result["a"]), "who": str(trial)})
+
     def report_once(config):
-        tune.report({"a": 1})
+        tune.report({"a": 1.4})
 
     (result,) = search(tmp_path / "a", report_once, {}, [CSVLoggerCallback(tmp_path / "logs")])
     assert not Path(result.path, "progress.csv").exists()
     assert Path(result.path, "result.json").exists()
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-    (result,) = search(tmp_path / "b", report_once, {}, [])
+    (result,) = search(tmp_path / "b", report_once, {}, [Rounded(tmp_path / "own")])
     assert not any(Path(result.path, name).exists() for name in ("progress.csv", "result.json", "params.json"))
+    (row,) = map(json.loads, next((tmp_path / "own").rglob("result.json")).read_text().splitlines())
+    assert (row["a"], row["who"], row["training_iteration"]) == (1, f"report_once_{result.trial_id}", 1)
 
 
 class Counts(tune.Trainable):
@@ -212,13 +218,3 @@ def test_hooks_that_would_never_be_called_are_refused(tmp_path):
         tune.RunConfig(callbacks=[Misplaced()])
     with pytest.raises(ValueError, match="Asks in callbacks is a callback of a search: a run never calls its hooks"):
         train.DataParallelTrainer(print, run_config=train.RunConfig(storage_path=tmp_path, callbacks=[Asks()])).fit()
-
-
-def test_a_subclass_of_a_logger_for_files_sees_and_changes_each_result(tmp_path):
-    class Rounded(JsonLoggerCallback):
-        def log_trial_result(self, iteration, trial, result):
-            super().log_trial_result(iteration, trial, {**result, "loss": round(result["loss"]), "who": str(trial)})
-
-    (result,) = search(tmp_path, lambda config: tune.report({"loss": 1.4}), {}, [Rounded()])
-    (row,) = map(json.loads, Path(result.path, "result.json").read_text().splitlines())
-    assert (row["loss"], row["who"], row["training_iteration"]) == (1, f"lambda_{result.trial_id}", 1)

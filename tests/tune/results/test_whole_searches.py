@@ -46,18 +46,6 @@ def steady(text, directory):
     return re.sub(r"\[00002\] (  File .*|Traceback.*|    .*)\n", "", text)
 
 
-def test_all_that_a_small_search_prints_where_there_is_no_terminal(tmp_path, capsys):
-    results = searched(tmp_path)
-    recorded = capsys.readouterr()
-    assert steady(recorded.err, tmp_path) == (GOLDEN / "whole_search_err.txt").read_text()
-    assert steady(recorded.out, tmp_path) == (GOLDEN / "whole_search_out.txt").read_text()
-    best = results.get_best_result()
-    assert (best.config["lr"], best.metrics["loss"], best.checkpoint.to_dict()) == (0.1, -2.0, {"step": 3})
-    assert [str(error.worker_failures[0]) for error in results.errors] == ["lr is too high"]
-    assert searched(tmp_path).get_best_result().metrics == best.metrics
-    assert "search lr-search has already finished" in capsys.readouterr().err
-
-
 def describe_results(grid):
     """All that a user can ask of the results, as values that compare."""
     frames = [grid.get_dataframe(), grid.get_dataframe("loss", "max")]
@@ -69,14 +57,17 @@ def describe_results(grid):
 
 
 @pytest.mark.parametrize("most_events", [1000, 5])
-def test_the_results_of_a_search_that_just_ran_are_those_of_its_journal_which_is_not_read(
-    tmp_path, monkeypatch, most_events
+def test_all_that_a_small_search_prints_and_its_results_are_those_of_its_journal_which_is_not_read(
+    tmp_path, monkeypatch, capsys, most_events
 ):
     monkeypatch.setattr(search_spec, "MAX_EVENTS_IN_MEMORY", most_events)
     tuner = make_tuner(tmp_path)
     with monkeypatch.context() as patched:
         patched.delattr(events, "decode")  # No journal of a search is read without it.
         grid = tuner.fit()
+        recorded = capsys.readouterr()
+        assert steady(recorded.err, tmp_path) == (GOLDEN / "whole_search_err.txt").read_text()
+        assert steady(recorded.out, tmp_path) == (GOLDEN / "whole_search_out.txt").read_text()
         assert tuner.get_results() is grid
         if most_events == 1000:
             in_memory = describe_results(grid)
@@ -87,6 +78,9 @@ def test_the_results_of_a_search_that_just_ran_are_those_of_its_journal_which_is
     assert in_memory == describe_results(tune.ResultGrid.from_path(tmp_path / "lr-search"))
     assert in_memory == describe_results(tune.Tuner.restore(str(tmp_path / "lr-search"), train_func).get_results())
     assert in_memory == describe_results(searched(tmp_path)), "complete: replayed, not run"
+    assert "search lr-search has already finished" in capsys.readouterr().err
+    (error,) = grid.errors
+    assert isinstance(error.__cause__, ValueError)
 
 
 def test_the_results_of_a_search_in_a_store(s3_environment, tmp_path, monkeypatch):

@@ -42,18 +42,6 @@ def tuner_of(tmp_path, function, num=3, **about):
     return make_tuner(tmp_path, function, space, **{"max_concurrent_trials": 2, **about})
 
 
-def test_a_trial_that_fails_does_not_fail_the_search(tmp_path):
-    grid = tuner_of(tmp_path, steps_of(before=fails)).fit()
-    assert statuses(grid) == ["TERMINATED", "ERROR", "TERMINATED"]
-    assert [result.metrics["step"] for result in grid] == [3, 1, 3]
-    (error,) = grid.errors
-    assert isinstance(error, WorkerGroupError)
-    assert isinstance(error.__cause__, ValueError)
-    assert grid[1].why == "ValueError: as planned"
-    read = tune.ResultGrid.from_path(tmp_path / "search")
-    assert "ValueError: as planned" in str(read.errors[0])
-
-
 @pytest.mark.parametrize("do", [pytest.param(fails_twice, marks=pytest.mark.slow), is_killed])
 def test_a_trial_is_tried_again_from_its_checkpoint(tmp_path, do):
     run = {"failure_config": tune.FailureConfig(max_failures=2)}

@@ -40,7 +40,8 @@ def train_xgboost(config):
 
 
 @pytest.mark.parametrize(
-    ("package", "trial", "rounds"), [("lightgbm", train_lightgbm, 3), ("xgboost", train_xgboost, 4)]
+    ("package", "trial", "rounds"),
+    [("lightgbm", train_lightgbm, 3), pytest.param("xgboost", train_xgboost, 4, marks=pytest.mark.slow)],
 )
 def test_trees_report_their_rounds_and_their_model(run_trial, package, trial, rounds):
     _skip_without(package)
