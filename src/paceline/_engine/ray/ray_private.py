@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -63,6 +63,17 @@ def get_autoscaler_status(address: str) -> Any:
     from ray.autoscaler.v2 import sdk
 
     return sdk.get_cluster_status(address)
+
+
+def get_object_locations(refs: Sequence[Any]) -> Mapping[Any, Mapping[str, Any]]:
+    """The nodes that each object is on, as `node_ids`; none for one that its owner keeps in its own memory.
+
+    Public: none. `ray.util.state.list_objects()` asks all workers of the cluster, and needs `ray[default]`.
+    """
+    from ray import experimental
+
+    found: Mapping[Any, Mapping[str, Any]] = experimental.get_object_locations(list(refs))
+    return found
 
 
 def start_execution(dataset: Any) -> tuple[Iterator[Any], Any]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from paceline._core import system
 from paceline._core.errors import DataError
+from paceline._engine.ray import ray_private
 from paceline._engine.ray.connection import import_ray
 from paceline.data.exec.ray.serving.shared_pass import PieceRows
 from paceline.data.exec.ray.shipping import load_with_paths, pickle_with_paths
@@ -230,5 +231,5 @@ def _find_nodes(refs: Sequence[Any]) -> list[str]:
     ray = import_ray()
     ray.wait(list(refs), num_returns=len(refs), fetch_local=False)
     here = ray.get_runtime_context().get_node_id()
-    locations = ray.experimental.get_object_locations(list(refs))
+    locations = ray_private.get_object_locations(refs)
     return [next(iter(locations.get(ref, {}).get("node_ids") or ()), here) for ref in refs]
