@@ -34,7 +34,7 @@ def population(**options):
 
 
 def test_a_policy_that_was_found_is_replayed_by_one_trial(tmp_path):
-    scheduler = population()
+    scheduler = population(synch=True)  # Else one trial may end before the other can be compared with it.
     results = searched(tmp_path, scheduler, max_concurrent_trials=2)
     assert not results.errors
     assert {len(result.metrics["rates"]) for result in results} == {6}, "a step was lost, or made twice"
