@@ -3,6 +3,7 @@
 import json
 import resource
 import socket
+from importlib import metadata
 
 import pytest
 
@@ -58,6 +59,13 @@ def test_a_required_package_that_is_missing_fails_an_optional_one_is_listed_and_
     line = by_name(packages.check_packages())["torch"]
     assert line.status == "warn"
     assert "2.13.0+cpu is older than 99.1" in line.text
+
+
+def test_no_package_that_can_be_imported_is_listed_as_missing():
+    importable = metadata.packages_distributions()
+    found = by_name(packages.check_packages())
+    missing = found["not installed"].text.split(", ") if "not installed" in found else []
+    assert [name for name in missing if name in importable] == []
 
 
 def test_low_limits_of_open_files_and_shared_memory_are_warnings(monkeypatch):

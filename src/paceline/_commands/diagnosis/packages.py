@@ -46,8 +46,12 @@ GOOD_FOR = {
 }
 """Package -> (the extra that installs it, what it is used for)."""
 
-_ELSEWHERE = {"tensorflow": ("tensorflow", "tensorflow-cpu")}
-"""Package -> the distribution names it is published under."""
+_DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "xgboost": ("xgboost", "xgboost-cpu"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+}
+"""Package -> the names it is published under, if there are several."""
 
 
 def check_packages() -> Iterator[DiagnosisLine]:
@@ -65,7 +69,7 @@ def check_packages() -> Iterator[DiagnosisLine]:
 
 
 def installed_version(name: str) -> str | None:
-    for other in _ELSEWHERE.get(name, (name,)):
+    for other in _DISTRIBUTIONS.get(name, (name,)):
         try:
             return metadata.version(other)
         except metadata.PackageNotFoundError:
