@@ -20,7 +20,7 @@ def opened(look, shown, name):
 
 
 def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, run, tmp_path):
-    page = opened(look, serve(tmp_path / "runs", "--allow-control"), "working")
+    page = opened(look, serve(tmp_path / "runs", control=True), "working")
     page.locator("#tab-files").click()
     page.get_by_text("No profiles. Profile, above, makes one").wait_for()
     control = page.get_by_role("group", name="Control of this run")
