@@ -34,7 +34,9 @@ def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, ru
 
     control.get_by_role("button", name="Profile").click()
     page.get_by_label("Seconds").fill("0.5")
-    page.get_by_role("button", name="Start").click()
+    with page.expect_response("**/api/profile*") as made:
+        page.get_by_role("button", name="Start").click()
+    assert "flame" in {file["kind"] for file in made.value.json()["files"]}
     flame = page.get_by_label("Created files").get_by_role("link", name=re.compile("Flame graph"))
     flame.wait_for()
     with page.context.expect_page() as another:
