@@ -18,37 +18,37 @@ def nothing_is_said(monkeypatch):
     monkeypatch.delitem(sys.modules, "ray", raising=False)
 
 
-def ray_in_use(monkeypatch, *, initialised=True):
-    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: initialised))
+ADDRESS = {"RAY_ADDRESS": "10.0.0.1:6379"}
+BOTH = {**ADDRESS, "PACELINE_ENGINE": "local"}
+OTHER = ("ray", "10.0.0.2:6379")
 
 
-def test_the_default_is_this_machine_though_ray_is_imported(monkeypatch):
-    assert choose_engine() == EngineChoice("local", "it is the default")
-    ray_in_use(monkeypatch, initialised=False)
-    assert choose_engine() == EngineChoice("local", "it is the default")
+@pytest.mark.parametrize(
+    ("variables", "is_ray_initialised", "init", "asked", "expected"),
+    [
+        ({}, None, None, None, EngineChoice("local", "it is the default")),
+        ({}, False, None, None, EngineChoice("local", "it is the default")),
+        (ADDRESS, None, None, None, EngineChoice("ray", "RAY_ADDRESS=10.0.0.1:6379", "10.0.0.1:6379")),
+        (ADDRESS, True, None, None, EngineChoice("ray", "Ray is initialised in this process")),
+        (BOTH, True, None, None, EngineChoice("local", "PACELINE_ENGINE=local")),
+        (BOTH, True, OTHER, None, EngineChoice("ray", "paceline.init() says so", "10.0.0.2:6379")),
+        (BOTH, True, OTHER, "local", EngineChoice("local", "RunConfig(engine='local') says so", "10.0.0.2:6379")),
+        # An address alone asks for Ray.
+        ({}, None, (None, "auto"), None, EngineChoice("ray", "paceline.init() says so", "auto")),
+    ],
+)
+def test_the_most_explicit_choice_wins(monkeypatch, variables, is_ray_initialised, init, asked, expected):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if is_ray_initialised is not None:
+        ray = types.SimpleNamespace(is_initialized=lambda: is_ray_initialised)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+    if init is not None:
+        engine_choice.remember_init(*init, str)
+    assert choose_engine(asked) == expected
 
 
-def test_ray_is_chosen_where_it_is_in_use_or_a_cluster_is_named(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert choose_engine() == EngineChoice("ray", "RAY_ADDRESS=10.0.0.1:6379", "10.0.0.1:6379")
-    ray_in_use(monkeypatch)
-    assert choose_engine() == EngineChoice("ray", "Ray is initialised in this process")
-
-
-def test_an_explicit_choice_wins_over_a_detected_cluster(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    ray_in_use(monkeypatch)
-    monkeypatch.setenv("PACELINE_ENGINE", "local")
-    assert choose_engine() == EngineChoice("local", "PACELINE_ENGINE=local")
-    engine_choice.remember_init("ray", "10.0.0.2:6379", str)
-    assert choose_engine() == EngineChoice("ray", "paceline.init() says so", "10.0.0.2:6379")
-    assert choose_engine("local").engine == "local"
-    assert choose_engine("local").reason == "RunConfig(engine='local') says so"
-
-
-def test_arguments_of_init_are_remembered():
-    engine_choice.remember_init(None, "auto", str)
-    assert choose_engine() == EngineChoice("ray", "paceline.init() says so", "auto"), "an address alone asks for Ray"
+def test_arguments_of_init_are_remembered_until_the_next_call():
     paceline.init(engine="local")
     assert choose_engine() == EngineChoice("local", "paceline.init() says so")
     paceline.init()

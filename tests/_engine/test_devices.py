@@ -67,22 +67,6 @@ def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, expe
     assert devices._visible_gpus(visible) == expected
 
 
-@pytest.mark.parametrize(
-    ("workers", "num_gpus", "visible"),
-    [
-        (assign(2, 1), 0, ""),
-        (assign(2, 1), 2, "2,3"),
-        (assign(3, 0.5), 1, "2"),
-        (assign(2, 0), 1, "0"),
-        (assign(4, 1), 0.5, "3"),
-    ],
-)
-def test_a_process_beside_the_workers_uses_free_gpus_or_shares_one(workers, num_gpus, visible):
-    share = assign_devices_beside(MACHINE, workers, num_cpus=0, num_gpus=num_gpus)
-    assert share.env["CUDA_VISIBLE_DEVICES"] == visible
-    assert share.devices == tuple(range(len(visible.split(",")) if visible else 0))
-
-
 def test_a_process_beside_the_workers_gets_a_fair_share_of_threads_or_its_request():
     assert assign_devices_beside(MACHINE, assign(3, 0), num_cpus=0, num_gpus=0).num_threads == 2
     assert assign_devices_beside(MACHINE, assign(3, 0), num_cpus=5, num_gpus=0).num_threads == 5
@@ -129,8 +113,17 @@ def test_capacity_is_what_the_part_has():
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "num_gpus", "visible"), [(2, 0.5, "2"), (2, 1, "2"), (1, 1, "2"), (3, 0.5, "GPU-8932f937")]
+    ("machine", "num_workers", "gpus", "num_gpus", "visible"),
+    [
+        *((MACHINE, 2, 1, *row) for row in ((0, ""), (2, "2,3"))),
+        *((MACHINE, *row) for row in ((3, 0.5, 1, "2"), (2, 0, 1, "0"), (4, 1, 0.5, "3"))),
+        # In a part of a machine, the next assignment.
+        *((PART, 2, 0.5, *row) for row in ((0.5, "2"), (1, "2"))),
+        *((PART, *row) for row in ((1, 0.5, 1, "2"), (3, 0.5, 0.5, "GPU-8932f937"))),
+    ],
 )
-def test_a_process_beside_the_workers_of_a_part_has_the_next_assignment(num_workers, num_gpus, visible):
-    share = assign_devices_beside(PART, assign(num_workers, 0.5, machine=PART), num_cpus=0, num_gpus=num_gpus)
+def test_a_process_beside_the_workers_uses_free_gpus_or_shares_one(machine, num_workers, gpus, num_gpus, visible):
+    workers = assign(num_workers, gpus, machine=machine)
+    share = assign_devices_beside(machine, workers, num_cpus=0, num_gpus=num_gpus)
     assert share.env["CUDA_VISIBLE_DEVICES"] == visible
+    assert machine is PART or share.devices == tuple(range(len(visible.split(",")) if visible else 0))

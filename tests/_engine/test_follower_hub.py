@@ -6,17 +6,6 @@ from paceline._engine.ray import detached
 from paceline._engine.ray.detached import FollowerHub
 
 
-def test_followers_get_all_output_from_their_position():
-    followers = FollowerHub("id", is_restarted=False)
-    followers.publish(1, "a\n")
-    first = followers.read_since(0)
-    assert (first.pieces, first.next_number, first.is_over) == (((1, "a\n"),), 1, False)
-    followers.publish(2, "b\n")
-    followers.finish()
-    second = followers.read_since(first.next_number)
-    assert (second.pieces, second.next_number, second.is_over) == (((2, "b\n"),), 2, True)
-
-
 def test_drops_old_output_and_keeps_numbers(monkeypatch):
     monkeypatch.setattr(detached, "_MAX_KEPT_CHARS", 10)
     followers = FollowerHub("id", is_restarted=False)
@@ -55,5 +44,10 @@ def test_no_output_is_lost_or_repeated_while_followers_read():
             output = followers.read_since(number)
             number = output.next_number
             texts += [text for _, text in output.pieces]
+            assert not output.is_over
     publisher.join()
+    followers.publish(2, "the end")
+    followers.finish()
+    last = followers.read_since(number)
+    assert (last.pieces, last.next_number, last.is_over) == (((2, "the end"),), 5001, True)
     assert texts == [str(n) for n in range(5000)]

@@ -7,8 +7,6 @@ Any error or warning on a page's console, such as a breach of its policy, fails 
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,9 +16,11 @@ from typing import Any
 import pytest
 from browser_runs import Going, make_curves, start
 
+sys.path.append(str(Path(__file__).parents[1] / "dashboard"))
+from dashboard_server import dashboard
+
 collect_ignore = [] if os.environ.get("PACELINE_SCREENSHOTS") else ["test_screenshots.py"]
 
-TOKEN = "a-token-for-tests-0123456789"
 PATIENCE_MS = 60_000
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -61,31 +61,15 @@ class Shown:
     def at(self, hash: str = "#/") -> str:
         return self.url + hash
 
-    def asked(self, path: str) -> str:
-        return self.url.partition("/?")[0] + path
 
-
-@contextlib.contextmanager
-def _served(root: Path, *options: str) -> Iterator[Shown]:
-    command = [sys.executable, "-m", "paceline", "dashboard", str(root), "--port", "0", "--no-browser"]
-    process = subprocess.Popen([*command, "--token", TOKEN, *options], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with process, process.stdout:
-        try:
-            url = process.stdout.readline().strip()
-            assert url.startswith("http://127.0.0.1:"), url
-            yield Shown(url, root)
-        finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            finally:
-                process.kill()
-
-
-def _serving() -> Iterator[Callable[..., Shown]]:
+def _serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Shown]]:
     with contextlib.ExitStack() as stack:
-        yield lambda root, *options: stack.enter_context(_served(root, *options))
+
+        def serve(root: Path, *, control: bool = False) -> Shown:
+            served = dashboard(root, tmp_path_factory.mktemp("dashboard"), control=control)
+            return Shown(stack.enter_context(served).url, root)
+
+        yield serve
 
 
 serve = pytest.fixture(_serving)

@@ -20,7 +20,7 @@ def opened(look, shown, name):
 
 
 def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, run, tmp_path):
-    page = opened(look, serve(tmp_path / "runs", "--allow-control"), "working")
+    page = opened(look, serve(tmp_path / "runs", control=True), "working")
     page.locator("#tab-files").click()
     page.get_by_text("No profiles. Profile, above, makes one").wait_for()
     control = page.get_by_role("group", name="Control of this run")
@@ -34,7 +34,9 @@ def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, ru
 
     control.get_by_role("button", name="Profile").click()
     page.get_by_label("Seconds").fill("0.5")
-    page.get_by_role("button", name="Start").click()
+    with page.expect_response("**/api/profile*") as made:
+        page.get_by_role("button", name="Start").click()
+    assert "flame" in {file["kind"] for file in made.value.json()["files"]}
     flame = page.get_by_label("Created files").get_by_role("link", name=re.compile("Flame graph"))
     flame.wait_for()
     with page.context.expect_page() as another:

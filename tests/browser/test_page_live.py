@@ -5,6 +5,12 @@ import re
 import pytest
 from in_browser import described, wait_described, wait_drawn, wait_rows
 
+COLLECT_STATES = """() => {
+  window.states = new Set();
+  const listen = (event) => JSON.parse(event.data).runs.forEach((run) => window.states.add(run.state));
+  new EventSource("api/events").addEventListener("runs", listen);
+}"""
+
 
 def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, look, going, tmp_path):
     root = tmp_path / "runs"
@@ -12,6 +18,7 @@ def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, 
     shown = serve(root)
     page = look(shown.at())
     page.get_by_text("No runs yet").wait_for()
+    page.evaluate(COLLECT_STATES)
     run = going(root)
     run.step(3)
     page.locator("tr", has_text="live").get_by_text("running").wait_for()
@@ -26,6 +33,7 @@ def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, 
     assert run.end() == 0
     page.locator(".head .badge", has_text="finished").wait_for()
     assert page.evaluate("() => window.same") is True
+    assert set(page.evaluate("() => [...window.states]")) <= {"starting", "running", "finished"}, "never lost"
 
 
 def test_runs_are_found_sorted_and_filtered(shown, look):

@@ -9,6 +9,8 @@ import urllib.parse
 import pytest
 from in_browser import wait_described
 
+from paceline._control.flame_graph import render_flame_page
+
 
 @pytest.fixture
 def plotted(shown, look):
@@ -208,3 +210,24 @@ def test_a_part_that_is_zoomed_into_is_asked_for_again_and_finer(shown, look):
     wait_range(page)
     # 15,000.85 less one, the least that the first of the finer points stands for: no coarse point is as near to it.
     page.wait_for_function("() => document.querySelector('.plot-area p').textContent.includes('from 14,999.9')")
+
+
+@pytest.mark.slow
+def test_a_flame_graph_zooms_is_searched_and_runs_nothing_of_a_name(look, tmp_path):
+    alert = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+    stacks = f"main;train;step 90\nmain;train;{alert} 10\nmain;load 100\n"
+    (tmp_path / "flame.html").write_text(render_flame_page(stacks, "a run, rank 0"))
+    page = look((tmp_path / "flame.html").as_uri())
+    boxes = page.locator("#graph button")
+    assert boxes.count() == 6
+    assert page.title() == "a run, rank 0"
+    assert page.locator("#graph button", has_text="<img src=x").count() == 1
+    page.get_by_text("train", exact=True).click()
+    assert page.locator("#details").inner_text().startswith("train - 50.0 %")
+    assert page.get_by_text("load", exact=True).count() == 0
+    page.keyboard.press("Escape")
+    assert page.get_by_text("load", exact=True).count() == 1
+    page.keyboard.press("/")
+    page.keyboard.type("STEP")
+    assert page.locator("#matched").inner_text() == "found in 45.0 % of the samples"
+    assert page.locator("#graph button.found").count() == 1

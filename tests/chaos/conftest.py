@@ -11,13 +11,7 @@ import pytest
 from paceline.train import DataParallelTrainer
 from paceline.train.driver.run_spec import RunEnvironment
 
-
-@pytest.fixture(autouse=True, scope="session")
-def _functions_travel_by_value():
-    """Workers cannot import the modules of a test."""
-    cloudpickle.register_pickle_by_value(oracle)
-    yield
-    cloudpickle.unregister_pickle_by_value(oracle)
+cloudpickle.register_pickle_by_value(oracle)  # Workers cannot import the modules of a test.
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def fit(path, faults, steps):
 
 
 @pytest.fixture(scope="module")
-def fixed(tmp_path_factory, _functions_travel_by_value):
+def fixed(tmp_path_factory):
     return fit(tmp_path_factory.mktemp("fixed"), Faults(), STEPS).metrics_dataframe
 
 

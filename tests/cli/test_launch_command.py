@@ -17,18 +17,9 @@ from paceline._commands.slurm_script import parse_time_s
 
 EVERYTHING = (
     *("--nodes", "2", "--gpus-per-node", "a100:8", "--cpus-per-node", "32", "--time", "1-12", "--partition", "gpu"),
-    *(
-        "--account",
-        "lab",
-        "--output",
-        "logs/%x-%j.out",
-        "--grace",
-        "120",
-        "--requeue",
-        "--python",
-        "/opt/my env/python",
-    ),
-    *("--setup", "module load cuda", "--setup", "source .venv/bin/activate", "--sbatch=--constraint=ib"),
+    *("--account", "lab", "--output", "logs/%x-%j.out", "--grace", "120", "--requeue"),
+    *("--python", "/opt/my env/python", "--setup", "module load cuda", "--setup", "source .venv/bin/activate"),
+    "--sbatch=--constraint=ib",
 )
 
 

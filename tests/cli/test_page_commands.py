@@ -9,7 +9,8 @@ import pytest
 
 
 def test_the_dashboard_prints_its_address_serves_and_ends_with_ctrl_c(start_command, paceline, tmp_path):
-    process = start_command("dashboard", "--no-browser", "--port", "0", "--token", "a-token-of-some-length", "--json")
+    options = ("--port", "0", "--token", "a-token-of-some-length", "--allow-control", "--json")
+    process = start_command("dashboard", "--no-browser", *options)
     address = json.loads(process.stdout.readline())["address"]
     assert "a-token-of-some-length" in address
     assert address.startswith("http://127.0.0.1:")
@@ -17,6 +18,10 @@ def test_the_dashboard_prints_its_address_serves_and_ends_with_ctrl_c(start_comm
         urllib.request.urlopen(f"{address.partition('/?')[0]}/api/runs", timeout=60)
     assert refused.value.code in (401, 403)
     refused.value.close()
+    asked = urllib.request.Request(f"{address.partition('/?')[0]}/api/about")
+    asked.add_header("Authorization", "Bearer a-token-of-some-length")
+    with urllib.request.urlopen(asked, timeout=60) as about:
+        assert json.load(about)["control"] is True
     process.send_signal(signal.SIGINT)
     assert process.wait() == 0
     assert "is not a directory" in paceline("dashboard", str(tmp_path / "missing")).err

@@ -4,13 +4,7 @@ import cloudpickle
 import program
 import pytest
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _functions_travel_by_value():
-    """Workers cannot import the modules of a test."""
-    cloudpickle.register_pickle_by_value(program)
-    yield
-    cloudpickle.unregister_pickle_by_value(program)
+cloudpickle.register_pickle_by_value(program)  # Workers cannot import the modules of a test.
 
 
 @pytest.mark.slow

@@ -187,44 +187,29 @@ def double(number):
     return 2 * number
 
 
-def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path, fit):
+def test_ray_works_in_the_function_and_a_worker_that_is_killed_leaves_nothing(tmp_path, fit):
+    """Handles, references, tasks, named actors and actors of its own; Ray connects at its first use."""
     counter = Counter.options(name="counter").remote()
     reference = ray.put({"a": [1, 2]})
 
     def loop(config):
-        handler = signal.getsignal(signal.SIGTERM)
-        count = ray.get(config["counter"].add.remote(5))
-        doubled = ray.get(double.remote(21))
-        named = ray.get(ray.get_actor("counter").add.remote(6))
-        context = ray.get_runtime_context()
-        value = ray.get(config["reference"])
-        same = train.get_context().get_local_rank() == 0 and signal.getsignal(signal.SIGTERM) is handler
-        return [count, doubled, named, value, context.namespace, same, getattr(handler, "__module__", "")]
-
-    result = fit(loop, config={"counter": counter, "reference": reference})
-    here = ray.get_runtime_context().namespace
-    assert result.return_value == [1, 42, 2, {"a": [1, 2]}, here, True, "paceline._worker.signals"]
-    assert (tmp_path / "run" / "logs" / "attempt_1" / "rank_0.log").read_text() == ""
-    ray.kill(counter)
-
-
-def test_ray_connects_at_its_first_use_and_a_killed_worker_leaves_nothing(tmp_path, fit):
-    counter = Counter.options(name="kept").remote()
-    ray.get(counter.add.remote(1))
-
-    def loop():
         import ray
 
         handler = signal.getsignal(signal.SIGTERM)
         mine = ray.remote(num_cpus=0)(type("Mine", (), {"pid": lambda self: __import__("os").getpid()})).remote()
-        train.report({"pid": ray.get(mine.pid.remote()), "seen": ray.get(ray.get_actor("kept").add.remote(2))})
+        count = ray.get(config["counter"].add.remote(5))
+        doubled = ray.get(double.remote(21))
+        named = ray.get(ray.get_actor("counter").add.remote(6))
+        facts = [count, doubled, named, ray.get(config["reference"]), ray.get_runtime_context().namespace]
         assert signal.getsignal(signal.SIGTERM) is handler
+        train.report({"facts": [*facts, handler.__module__], "pid": ray.get(mine.pid.remote())})
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(TrainingFailedError, match="killed by SIGKILL") as raised:
-        fit(loop)
+        fit(loop, config={"counter": counter, "reference": reference})
     metrics = raised.value.result.metrics
-    assert metrics["seen"] == 2
+    here = ray.get_runtime_context().namespace
+    assert metrics["facts"] == [1, 42, 2, {"a": [1, 2]}, here, "paceline._worker.signals"]
     wait_until(lambda: not psutil.pid_exists(metrics["pid"]))
     assert (tmp_path / "run" / "logs" / "attempt_1" / "rank_0.log").read_text() == ""
     ray.kill(counter)

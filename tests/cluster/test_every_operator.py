@@ -27,16 +27,9 @@ from paceline.data.exec import service
 from paceline.data.expressions import col, download, lit, monotonically_increasing_id, random, udf, uuid, when
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # The nodes cannot import this file.
 FORMATS = ("numpy", "pandas", "pyarrow")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def functions_travel() -> Iterator[None]:
-    """The nodes cannot import this file."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,6 @@ A run meets many faults, one after the other, since the agents stay where they a
 is in `test_cluster_chaos.py`.
 """
 
-import errno
-
 import oracle
 import pytest
 
@@ -93,13 +91,3 @@ def test_messages_lost_late_doubled_or_in_another_order_change_nothing(fit_with)
     )
     path = fit_with(faults, unfired=True)
     assert oracle.causes(path) == []
-
-
-def test_storage_that_fails_once_and_is_slow_costs_nothing_that_was_committed(fit_with):
-    faults = (
-        Faults()
-        .fail_write(".staging/*/rank_1/state.bin", error=errno.EIO)
-        .fail_write("checkpoint_000004", act="rename", error=errno.ENOSPC)
-        .slow_write("*state.bin", delay_s=0.05)
-    )
-    fit_with(faults, unfired=True)

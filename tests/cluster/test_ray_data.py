@@ -38,17 +38,9 @@ from processes import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # The nodes cannot import this file.
 Row = tuple[int, int, dict[str, Any]]
 MB = 1_000_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def functions_travel() -> Iterator[None]:
-    """The nodes cannot import this file."""
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture(autouse=True)
@@ -204,17 +196,6 @@ def test_columns_of_all_kinds_arrive_as_they_were() -> None:
     assert there.schema.types == block.schema.types
     large = unpack_from_ray(ray.get(ray.put(pack_for_ray(Block({"x": np.ones((1000, 1000))})))))
     assert not large.columns["x"].flags.owndata, "a view of the object store"
-
-
-@pytest.mark.slow
-def test_groups_joins_and_zips_give_the_rows_of_one_machine(context: DataContext) -> None:
-    context.target_max_block_size = 20_000  # so that there are several parts
-    same(numbers(4000, 5).map_batches(lambda batch: {"k": batch["id"] * 7 % 13, **batch}).groupby("k").sum("id"))
-    pairs = numbers(3000, 4).map_batches(lambda batch: {"k": batch["id"] % 70, "v": batch["id"]})
-    same(numbers(300, 3).join(pairs, "left_outer", on="id", right_on="k"))
-    same(pairs.mix(numbers(100, 3), numbers(500, 2).filter(lambda row: row["id"] % 3 == 0), weights=[4, 1, 1]))
-    odd = numbers(200, 4).filter(lambda row: row["id"] % 2 == 1)
-    same(odd.repartition(3).zip(numbers(100, 3).map(lambda row: {"y": [row["id"]] * 2})).limit(33))
 
 
 def test_data_of_this_process_is_read_on_other_nodes() -> None:

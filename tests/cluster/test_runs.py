@@ -23,6 +23,8 @@ from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, WorkerGroupError
 from written_runs import read_events
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Workers cannot import this file.
+
 
 def test_workers_know_their_places_speak_with_each_other_and_return_what_they_like(fit, capsys):
     factor = 3
@@ -151,13 +153,8 @@ def test_however_a_worker_ends_the_reason_is_reported_and_its_children_end_with_
         train.report({"i": 0})
         train.collective.barrier()
 
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        with pytest.raises(WorkerGroupError) as caught:
-            fit(function, 2, strategy="STRICT_SPREAD", max_failures=num_counted - 1)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(function, 2, strategy="STRICT_SPREAD", max_failures=num_counted - 1)
 
     error = caught.value
     failures = {}

@@ -1,7 +1,6 @@
-"""Flame graphs: nothing counted is lost, nothing that is named is markup, and the page works in a browser."""
+"""Flame graphs: nothing counted is lost, and nothing that is named is markup. tests/browser looks at the page."""
 
 import json
-import shutil
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -84,45 +83,3 @@ def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch):
     assert sys.getswitchinterval() == before
     lines = [line for line in samples.to_folded().splitlines() if line.startswith("main thread;")]
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 200, "two seconds, in hundredths"
-
-
-def chromium():
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("there is no Chromium")
-    return path
-
-
-@pytest.mark.slow
-def test_the_page_zooms_searches_and_runs_nothing_of_a_name(tmp_path):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    alert = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
-    page_file = tmp_path / "flame.html"
-    page_file.write_text(
-        render_flame_page(f"main;train;step 90\nmain;train;{alert} 10\nmain;load 100\n", "a run, rank 0")
-    )
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=arguments)
-        try:
-            page = browser.new_page()
-            problems: list[str] = []
-            page.on("pageerror", lambda error: problems.append(str(error)))
-            page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-            page.goto(page_file.as_uri())
-            boxes = page.locator("#graph button")
-            assert boxes.count() == 6
-            assert page.title() == "a run, rank 0"
-            assert page.locator("#graph button", has_text="<img src=x").count() == 1
-            page.get_by_text("train", exact=True).click()
-            assert page.locator("#details").inner_text().startswith("train - 50.0 %")
-            assert page.get_by_text("load", exact=True).count() == 0
-            page.keyboard.press("Escape")
-            assert page.get_by_text("load", exact=True).count() == 1
-            page.keyboard.press("/")
-            page.keyboard.type("STEP")
-            assert page.locator("#matched").inner_text() == "found in 45.0 % of the samples"
-            assert page.locator("#graph button.found").count() == 1
-            assert problems == []
-        finally:
-            browser.close()

@@ -2,18 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import msgspec
-from live_runs import PendingRequest, counting, live, run_command, standing
+from live_runs import counting, live, run_command, standing
 
 from paceline._control import requests
 from paceline._control.events import Reported
-from paceline._control.requests import Answer, ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
-from paceline._storage.run_location import RunLocation
+from paceline._control.requests import Answer, StacksRequest, StopRequest, find_holder, send_request
 from paceline.train import Result
 
 
@@ -131,35 +128,3 @@ def test_a_run_whose_requests_cannot_be_read_goes_on(tmp_path, caplog):
     warnings = [record for record in caplog.records if "requests to this run" in record.getMessage()]
     assert len(warnings) == 1, "once, not in each round"
     (tmp_path / "run" / ".requests").unlink()
-
-
-SCRIPT = """
-import time
-from pathlib import Path
-from paceline import train
-from paceline.train import DataParallelTrainer, RunConfig
-
-def wait():
-    train.report({"n": 1})
-    Path("stands").touch()
-    time.sleep(1000)
-
-DataParallelTrainer(wait, run_config=RunConfig(name="run", storage_path=".")).fit()
-"""
-
-
-def test_a_request_to_a_driver_that_is_killed_is_not_waited_for(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    driver = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    try:
-        while not (tmp_path / "stands").exists():
-            assert driver.poll() is None
-            time.sleep(0.02)
-        home = RunLocation.from_path(str(tmp_path / "run"))
-        request = PendingRequest(home, ProfileRequest(seconds=600.0))
-        request.wait_until_accepted()
-    finally:
-        driver.kill()
-        driver.wait()
-    assert request.answer().state == "gone"
-    assert send_request(home, StopRequest()).state == "undriven"

@@ -143,37 +143,3 @@ class Run(WrittenRun):
     def end(self) -> "Run":
         self.write(*ended(num_reports=self.num_reports, at=self.at + 1))
         return self
-
-
-LIVE = """
-import sys, time
-from pathlib import Path
-from paceline import train
-from paceline.train.data_parallel_trainer import DataParallelTrainer
-
-def steps(config):
-    step = 0
-    while step < 3 or not Path(config["end"]).exists():
-        train.report({"loss": 1 / (step + 1)})
-        step += 1
-        time.sleep(0.02)
-
-DataParallelTrainer(
-    steps,
-    train_loop_config={"end": sys.argv[2]},
-    scaling_config=train.ScalingConfig(num_workers=1),
-    run_config=train.RunConfig(name="live", storage_path=sys.argv[1]),
-).fit()
-"""
-
-
-@contextlib.contextmanager
-def training(root: Path | str, end: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A run in a process of its own, which ends when there is the file `end`."""
-    with (end.parent / "training.out").open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-c", LIVE, str(root), str(end)], stdout=out, stderr=out)
-    with process:
-        try:
-            yield process
-        finally:
-            end.touch()

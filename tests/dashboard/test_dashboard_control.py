@@ -1,7 +1,7 @@
-"""What a page may ask of a run that is being driven, if the dashboard was started so."""
+"""What a page may ask of a run that is being driven, if the dashboard was started so. tests/browser asks a live one."""
 
 import pytest
-from dashboard_server import Run, dashboard, events, training
+from dashboard_server import Run, dashboard
 
 from paceline._dashboard.control import ProfileBody, StacksBody, StopBody, parse_control_body
 from paceline._dashboard.query_fields import RequestRefusedError
@@ -17,29 +17,6 @@ def root(tmp_path):
 def client(root, tmp_path):
     with dashboard(root, tmp_path, control=True) as served:
         yield served.client(**{"X-Paceline": "1", "Origin": served.base})
-
-
-def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client, root, tmp_path):
-    assert client.get("/api/about").json()["control"] is True
-    end = tmp_path / "end"
-    with events(client, "live") as heard, training(root, end) as process:
-        heard.next("points", lambda told: told["last"] > 2)
-        stacks = client.post("/api/stacks?run=live", json={}).json()
-        assert "rank 0" in stacks["text"]
-        assert " steps " in stacks["text"]
-        made = client.post("/api/profile?run=live", json={"seconds": 0.2, "rank": 0}).json()
-        assert made["state"] == "done", made
-        listed = heard.next("run", lambda detail: len(detail["files"]) >= len(made["files"]))["files"]
-        assert {file["path"] for file in made["files"]} <= {file["path"] for file in listed}
-        (flame,) = (file["path"] for file in made["files"] if file["kind"] == "flame")
-        page = client.get("/api/file", params={"run": "live", "path": flame})
-        assert (page.status_code, "steps" in page.text) == (200, True)
-        assert page.headers["content-security-policy"].startswith("sandbox allow-scripts;")
-        stopped = client.post("/api/stop?run=live", json={"now": False})
-        assert stopped.json()["state"] in ("done", "taken")
-        assert process.wait() == 130
-        heard.next("run", lambda detail: detail["summary"]["state"] == "stopped")
-        assert not end.exists()
 
 
 def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client, root):

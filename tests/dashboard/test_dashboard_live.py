@@ -170,8 +170,9 @@ async def test_a_page_without_news_is_sent_a_sign_of_life(scene, monkeypatch):
 
 @beside_live_updates
 async def test_what_was_read_for_another_question_reaches_the_page_all_the_same(scene):
-    run = scene.start_run("a")
     page = scene.open_page("a")
+    await page.wait_for(b"event: runs")
+    run = scene.start_run("a")  # The page waits for a run that is not there yet.
     await page.wait_for(b'"last":1}')
     run.report({"loss": 0.7})
     await page.wait_for(b'"last":2}')

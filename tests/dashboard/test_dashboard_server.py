@@ -5,15 +5,13 @@ import io
 import os
 import re
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from dashboard_server import TOKEN, Run, dashboard, events, training
+from dashboard_server import TOKEN, Run, dashboard, events
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline._commands.searches import open_search
@@ -24,8 +22,6 @@ from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._storage.journal_segments import JournalUploader
 from paceline._storage.run_location import RunLocation
 from servers import BUCKET
-
-RunScript = Callable[..., CompletedProcess[str]]
 
 HOSTILE = '</script><script>alert("1")</script>'
 HOSTILE_RUN = HOSTILE.replace("/", "_")
@@ -49,8 +45,10 @@ def server(tmp_path_factory):
     plain.file("not-listed.txt", SECRET)
     os.symlink(top / "secret.txt", plain.root / "link.txt")
     os.symlink(top, plain.root / "linked")
+    os.symlink("profiles/trace.json", plain.root / "own.txt")
+    os.mkfifo(plain.root / "pipe")
     outside = ("../../secret.txt", str(top / "secret.txt"), "link.txt", "linked/secret.txt")
-    for path in (*outside, "profiles", "..", "gone.txt"):
+    for path in (*outside, "profiles", "..", "gone.txt", "own.txt", "pipe", "profiles/trace.json/b"):
         plain.list_file(path, "trace")
     plain.end()
     hostile = Run(root / HOSTILE_RUN)
@@ -130,17 +128,6 @@ def test_all_rows_come_as_csv_and_no_cell_is_a_formula(server):
     assert lines == [b"step,time,attempt,reported/step,loss", b"1,,1,100,"]
 
 
-def test_logs_are_paged_and_searched(server):
-    client, params = server.client(), {"run": "plain", "attempt": 1, "rank": 0, "limit": 10}
-    last = client.get("/api/logs", params=params).json()
-    assert [line["text"] for line in last["lines"]] == [f"line {n}" for n in range(990, 1000)]
-    before = client.get("/api/logs", params={**params, "before": last["before"]}).json()
-    assert before["lines"][-1]["text"] == "line 989"
-    found = client.get("/api/logs", params={**params, "search": "LINE 77"}).json()
-    assert [line["text"] for line in found["lines"]] == ["line 77", *(f"line 77{n}" for n in range(10))][-10:]
-    assert client.get("/api/logs", params={**params, "rank": 7}).status_code == 404
-
-
 def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(server):
     flame = server.client().get("/api/file", params={"run": "plain", "path": "profiles/flame.html"})
     assert flame.text == "<script>1</script>"
@@ -156,6 +143,7 @@ def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(server):
 def test_no_other_file_or_folder_is_handed_out(server):
     client, secret = server.client(), str(server.errors.parent / "secret.txt")
     paths = ["../../secret.txt", "..%2f..%2fsecret.txt", secret, "link.txt", "linked/secret.txt", "not-listed.txt"]
+    paths += ["own.txt", "pipe", "profiles/trace.json/b"]
     for path in (*paths, "..", "", "profiles", "./profiles/flame.html", "journal.jsonl", "\0", "gone.txt"):
         answer = client.get("/api/file", params={"run": "plain", "path": path})
         assert (answer.status_code, SECRET in answer.text) == (404, False), path
@@ -192,15 +180,9 @@ def read_data(page):
 
 
 def test_a_report_is_one_file_that_needs_no_other(server):
+    """tests/browser opens one from a disk, and sees that it asks for nothing."""
     page = server.client().get("/api/report", params={"run": "plain"}).text
-    outside_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
-    markup = re.sub(r"<(script|style)\b[^>]*>.*?</\1>", "", outside_data, flags=re.DOTALL)
-    assert not re.findall(r"""(?:src|href|action|url)\s*=(?!"data:)""", markup)
-    assert "connect-src" not in markup
-    assert "default-src 'none'" in markup
-    style = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
-    assert "@import" not in style
-    assert not re.findall(r"url\((?!\s*[\"']?data:)", style)
+    assert "default-src 'none'" in page.partition('<script type="application/json"')[0]
     values = read_data(page)
     assert values["detail"]["summary"]["name"] == "plain"
     assert values["about"]["control"] is False
@@ -216,39 +198,6 @@ def test_a_script_in_a_name_stays_text_in_a_report(server):
     values = read_data(page)
     assert HOSTILE in values["detail"]["metric_names"]
     assert values["logs"][0]["page"]["lines"][0]["text"] == HOSTILE
-
-
-def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path):
-    root, end = tmp_path / "runs", tmp_path / "end"
-    root.mkdir()
-    with dashboard(root, tmp_path) as server:
-        client = server.client()
-        with events(client) as all_runs, events(server.client(), "live") as one:
-            assert all_runs.next("runs") == {"runs": [], "gone": []}
-            states = set()
-
-            def has_reported(data):
-                states.update(run["state"] for run in data["runs"])
-                return any(run["num_reports"] > 2 for run in data["runs"])
-
-            with training(root, end) as process:
-                (seen,) = all_runs.next("runs", has_reported)["runs"]
-                assert (seen["id"], seen["state"]) == ("live", "running")
-                assert states <= {"starting", "running"}, "it is never shown as lost"
-                first = one.next("points", lambda data: data["last"] > 2)["last"]
-                more = one.next("points", lambda data: data["last"] > first + 10)["last"]
-                metrics = client.get("/api/metrics", params={"run": "live", "name": "loss"}).json()
-                assert metrics["last"] >= more
-                assert len(metrics["series"][0]["x"]) == metrics["last"]
-                end.touch()
-                assert process.wait() == 0
-            assert all_runs.next("runs", lambda data: data["runs"][0]["state"] == "finished")
-            ended = one.next("run", lambda detail: detail["summary"]["state"] == "finished")
-            # A page that comes back is sent everything.
-            with events(server.client(), "live") as again:
-                assert again.next("runs")["runs"][0]["state"] == "finished"
-                assert again.next("run") == ended
-                assert again.next("points")["last"] == ended["summary"]["num_reports"]
 
 
 def test_pages_come_and_go_a_run_is_removed_and_ctrl_c_ends_the_server(tmp_path):
@@ -341,26 +290,6 @@ def test_a_server_for_other_machines_warns_and_its_bugs_are_not_sent_to_the_page
         assert answer.json() == {"error": "internal error; see the terminal of the dashboard"}
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "RuntimeError: a secret of ours" in server.errors.read_text()
-
-
-MISSING = """
-import sys
-sys.modules[sys.argv[1]] = None
-from paceline._dashboard.report import build_report
-from paceline._dashboard.serve import serve
-try:
-    serve(".", None)
-except ModuleNotFoundError as missing:
-    print(missing)
-"""
-
-
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_a_missing_package_is_named_with_the_extra_that_has_it(run_script, package):
-    ended = run_script(MISSING, package)
-    assert ended.stdout == (
-        f'the dashboard needs {package}, which is not installed\n\nhint: pip install "paceline[dashboard]"\n'
-    ), ended.stderr
 
 
 def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatch):

@@ -70,17 +70,25 @@ def test_without_a_framework_the_rest_works_and_the_extra_is_named(run_script, t
 
 EXTRAS = """
 import sys, traceback
+from unittest.mock import patch
 sys.modules.update(dict.fromkeys(["pandas", "torch", "optuna", "PIL"]))
 import paceline.data
 from paceline.data import read_images
 from paceline.train.torch import TorchTrainer, enable_reproducibility
+
+def serve_without(package):
+    with patch.dict(sys.modules, {package: None}):
+        from paceline._dashboard.report import build_report  # which needs neither
+        from paceline._dashboard.serve import serve
+        serve(".", None)
 
 def import_optuna_search():
     from paceline.tune.search.optuna import OptunaSearch
 
 ds = paceline.data.range(3)
 for call in (ds.to_pandas, lambda: ds.take_batch(batch_format="pandas"), lambda: ds.iter_torch_batches(),
-             enable_reproducibility, lambda: TorchTrainer(print), import_optuna_search, lambda: read_images("x")):
+             enable_reproducibility, lambda: TorchTrainer(print), import_optuna_search, lambda: read_images("x"),
+             lambda: serve_without("starlette"), lambda: serve_without("uvicorn")):
     try:
         call()
     except ImportError as error:
@@ -94,6 +102,7 @@ def test_a_call_that_needs_an_optional_package_names_the_extra_once(run_script):
     needs = [("a pandas batch or frame", "pandas", "pandas")] * 2
     needs += [("iterating over torch batches", "torch", "torch"), ("enable_reproducibility", "torch", "torch")]
     needs += [("TorchConfig", "torch", "torch"), ("OptunaSearch", "optuna", "tune"), ("read_images", "PIL", "images")]
+    needs += [("the dashboard", package, "dashboard") for package in ("starlette", "uvicorn")]
     lines = [
         f'1 {who} needs {what}, which is not installed  hint: pip install "paceline[{e}]"' for who, what, e in needs
     ]

@@ -18,13 +18,7 @@ from paceline.testing import At, Faults
 from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from written_runs import read_events
 
-
-@pytest.fixture(autouse=True)
-def _by_value():
-    module = __import__(__name__, fromlist=["x"])
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Workers cannot import the modules of a test.
 
 
 def count(config):

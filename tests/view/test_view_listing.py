@@ -52,7 +52,7 @@ def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
     done, going = write_complete_run(tmp_path / "done"), WrittenRun(tmp_path / "going", *started())
     listing = Listing(tmp_path, SearchReader)
     listing.refresh()
-    assert listing.summary("going").state == "lost"
+    assert (listing.summary("going").state, listing.summary("going").ended_at) == ("lost", 1001.0)
     reader = listing.reader("going")
     hold(going)
     going.write(*started(attempt=2))

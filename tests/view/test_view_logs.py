@@ -156,19 +156,3 @@ def test_logs_that_grew_are_in_the_store_before_the_run_ends_the_more_seldom_the
     assert logs.list_log_files(location)[0].num_bytes == 3 * run_store._SMALL_LOG_BYTES, "a large one"
     opened.close()
     assert logs.list_log_files(location)[0].num_bytes == 4 * run_store._SMALL_LOG_BYTES
-
-
-def test_a_log_that_cannot_be_brought_over_is_tried_again_and_said_once(in_store, monkeypatch, caplog):
-    def refuse(path):
-        raise OSError("no room there")
-
-    location, opened, _ = in_store
-    monkeypatch.setattr(run_store, "LOG_UPLOAD_INTERVAL_S", 0.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(opened, "_upload_logs", refuse)
-        opened.upload_journal()
-        opened.upload_journal()
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "no room there" in caplog.text
-    opened.upload_journal()
-    assert len(logs.list_log_files(location)) == 1

@@ -192,19 +192,6 @@ def test_the_time_left_in_the_journal_is_that_on_the_terminal(tmp_path, monkeypa
         assert found == (None if left_s is None else pytest.approx(left_s, rel=0.01))
 
 
-def test_a_run_that_nobody_holds_is_lost_and_one_that_has_ended_is_not(run):
-    reader = read(run.root)
-    assert reader.summary().state == "lost"
-    assert reader.summary().ended_at == 1001.0
-    hold(run)
-    assert reader.refresh(), "somebody took it up"
-    assert reader.summary().state == "running"
-    shutil.rmtree(run.root / ".lease")
-    run.write(*ended())
-    reader.refresh()
-    assert reader.summary().state == "finished"
-
-
 def test_reports_that_no_driver_read_are_shown_once_the_driver_is_gone(run):
     run.write(report(1, {"loss": 1.0}))
     own = run.root / "reports" / "attempt_1" / "rank_0.jsonl"
