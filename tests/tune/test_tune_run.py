@@ -144,6 +144,10 @@ def test_experiments_run_side_by_side_and_call_the_same_callbacks_and_return_the
     assert {trial.status for trial in trials} == {"TERMINATED"}
     assert sorted(ended) == ["a", "b", "none", "none"]
     assert {path.name for path in (tmp_path / "searches").iterdir()} == {"one", "two", "three"}
+    analysis = tune.run(
+        tune.Experiment("four", Counter, stop={"count": 1}, **place), verbose=0, metric="count", mode="max"
+    )
+    assert (analysis.best_result["count"], analysis.experiment_path) == (1, str(tmp_path / "searches" / "four"))
     with pytest.raises(tune.TuneError, match="unknown key 'stpo' in the spec of 'x'; the keys are run, stop"):
         tune.run_experiments({"x": {"run": Counter, "stpo": 1}})
 
