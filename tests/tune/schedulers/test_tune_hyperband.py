@@ -81,21 +81,6 @@ def test_a_pause_names_what_it_waits_for_and_equal_trials_continue_in_order():
     assert tell(scheduler, "b", 1, 1) == [("Resume", "c"), ("Stop", "a"), ("Stop", "b")]
 
 
-def test_a_bracket_that_will_not_fill_up_is_halved_with_what_it_has_and_later_trials_begin_another():
-    scheduler = bohb()
-    add(scheduler, *"abc")
-    assert [tell(scheduler, t, 1, v) for t, v in zip("abc", [3, 1, 2], strict=True)] == [
-        [("Pause", t)] for t in "abc"]  # fmt: skip
-    assert without_reasons([scheduler.on_no_more_trials()]) == [[("Resume", "b"), ("Stop", "c"), ("Stop", "a")]]
-    assert scheduler.on_no_more_trials() == ()
-    scheduler = bohb()
-    add(scheduler, *"ab")
-    assert [tell(scheduler, t, 1, v) for t, v in zip("ab", [3, 1], strict=True)] == [[("Pause", t)] for t in "ab"]
-    assert without_reasons([scheduler.on_idle()]) == [[("Resume", "b"), ("Stop", "a")]]
-    add(scheduler, "c")
-    assert scheduler._brackets["c"] is not scheduler._brackets["b"]
-
-
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_trial_that_is_over_is_no_longer_waited_for(fails):
     scheduler = bohb(max_t=3)  # Three trials, compared at 1.
