@@ -12,6 +12,7 @@ optuna = pytest.importorskip("optuna")
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
 from optuna.trial import TrialState  # noqa: E402
+from tuners import make_tuner  # noqa: E402
 
 from paceline import tune  # noqa: E402
 from paceline.tune.schedulers import ASHAScheduler  # noqa: E402
@@ -381,21 +382,13 @@ def trained(config):
 SPACE = {"x": tune.uniform(-5, 5), "act": tune.choice([abs, float])}
 
 
-def tuner(path, search, num_samples, **config):
-    return tune.Tuner(
-        trained,
-        param_space=SPACE,
-        tune_config=tune.TuneConfig(num_samples=num_samples, search_alg=search, **config),
-        run_config=tune.RunConfig(name="search", storage_path=str(path)),
-    )
-
-
 def test_trials_that_a_scheduler_stops_are_pruned_and_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     search = OptunaSearch(seed=1)
     scheduler = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
     limited = ConcurrencyLimiter(search, max_concurrent=1)
-    results = tuner(tmp_path, limited, 8, metric="loss", mode="min", scheduler=scheduler).fit()
+    about = {"num_samples": 8, "search_alg": limited, "scheduler": scheduler, "metric": "loss", "mode": "min"}
+    results = make_tuner(tmp_path, trained, SPACE, **about).fit()
     trials = {trial.user_attrs["trial_id"]: trial for trial in search.study.trials}
     assert len(results) == len(trials) == 8
     states = [trial.state for trial in trials.values()]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tuners import make_tuner
 
 from paceline import cli, train, tune
 from paceline.train.backend import is_installed
@@ -44,9 +45,8 @@ class Log(LoggerCallback):
         self.hooks[trial].append((trial, failed))
 
 
-def search(path, trainable, space, callbacks, **run_config):
-    run_config = tune.RunConfig(name="search", storage_path=path, callbacks=callbacks, **run_config)
-    return tune.Tuner(trainable, param_space=space, run_config=run_config).fit()
+def search(path, trainable, space, callbacks, **run):
+    return make_tuner(path, trainable, space, {"callbacks": callbacks, **run}).fit()
 
 
 def test_hooks_get_every_result_of_trials_that_stay_the_same_and_each_trial_has_its_files(tmp_path):
@@ -106,10 +106,8 @@ def test_show_ranks_named_trials_by_the_metric_and_mode_of_the_search(tmp_path, 
         assert str(trial) == trial.trial_name == f"train_func_{trial.trial_id}"
         return f"x{trial.config['x']}"
 
-    tune_config = tune.TuneConfig(metric="eval/acc", mode="max", trial_name_creator=create_name)
-    run_config = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
-    space = {"x": tune.grid_search([1, 3, 2])}
-    tune.Tuner(train_func, param_space=space, tune_config=tune_config, run_config=run_config).fit()
+    about = {"metric": "eval/acc", "mode": "max", "trial_name_creator": create_name}
+    make_tuner(tmp_path, train_func, {"x": tune.grid_search([1, 3, 2])}, {"verbose": 0}, **about).fit()
     capsys.readouterr()
     assert cli.main(["show", str(tmp_path / "search")]) == 0
     printed = capsys.readouterr().out
@@ -189,11 +187,8 @@ def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_
 
     for num_samples in (1, 2):
         first, second = Remembers(), Remembers()
-        run_config = tune.RunConfig(
-            name="search", storage_path=tmp_path, callbacks=[first, second], failure_config={"max_failures": 1}
-        )
-        config = tune.TuneConfig(num_samples=num_samples)
-        tune.Tuner(fail_once, tune_config=config, run_config=run_config).fit()
+        run = {"callbacks": [first, second], "failure_config": {"max_failures": 1}}
+        make_tuner(tmp_path, fail_once, run=run, num_samples=num_samples).fit()
     saved = ["checkpoint_000001", "checkpoint_000002"] * 2
     assert first.seen == second.seen == {"results": 4, "recovered": ["00000", "00001"], "saved": saved}
     assert tune.Tuner.can_restore(tmp_path / "search")

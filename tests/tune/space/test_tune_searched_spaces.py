@@ -1,6 +1,7 @@
 """Spaces in searches that really run, end, and are continued."""
 
 from drawn_spaces import Color, Model, activation
+from tuners import make_tuner
 
 from paceline import tune
 from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
@@ -10,15 +11,6 @@ def train_func(config):
     tune.report({"loss": config["x"], "is": repr(config.get("object"))})
 
 
-def search(where, param_space, search_alg):
-    return tune.Tuner(
-        train_func,
-        param_space=param_space,
-        tune_config=tune.TuneConfig(search_alg=search_alg, seed=3),
-        run_config=tune.RunConfig(name="search", storage_path=str(where)),
-    )
-
-
 def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp_path):
     space = {
         "x": tune.grid_search([1, 2, 3]),
@@ -26,8 +18,12 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
         "pair": (tune.uniform(0, 1), float("nan")),
         "made": tune.sample_from(lambda spec: {"of": spec.config.object}),
     }
-    limited = ConcurrencyLimiter(BasicVariantGenerator(), 2)
-    results = search(tmp_path, space, limited).fit()
+
+    def search():
+        limited = ConcurrencyLimiter(BasicVariantGenerator(), 2)
+        return make_tuner(tmp_path, train_func, space, search_alg=limited, seed=3).fit()
+
+    results = search()
     configs = [result.config for result in results]
     assert [config["x"] for config in configs] == [1, 2, 3]
     assert len({config["pair"][0] for config in configs}) == 3
@@ -37,7 +33,7 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
         assert result.config["made"] == {"of": kind}
         assert type(result.config["pair"]) is tuple
         assert result.metrics["is"].partition(" at 0x")[0] == repr(kind).partition(" at 0x")[0]
-    again = search(tmp_path, space, ConcurrencyLimiter(BasicVariantGenerator(), 2)).fit()
+    again = search()
     assert repr([result.config for result in again]) == repr(configs)
     assert [*again[0].metrics_dataframe["config/object"]] == [configs[0]["object"]]
     read = tune.ResultGrid.from_path(tmp_path / "search")
