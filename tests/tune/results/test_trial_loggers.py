@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tuners import make_tuner
+from tuners import Counts, make_tuner
 
 from paceline import cli, train, tune
 from paceline.train.backend import is_installed
@@ -137,21 +137,6 @@ def test_files_of_trials_are_written_by_a_logger_that_is_given_or_else_unless_sw
     assert (row["a"], row["who"], row["training_iteration"]) == (1, f"report_once_{result.trial_id}", 1)
 
 
-class Counts(tune.Trainable):
-    def setup(self, config):
-        self.count = 0
-
-    def step(self):
-        self.count += 1
-        return {"count": self.count, "done": self.count == 7}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"count": self.count}
-
-    def load_checkpoint(self, checkpoint):
-        self.count = checkpoint["count"]
-
-
 class Asks(tune.Callback):
     def on_trial_result(self, iteration, trials, trial, result, **info):
         if result["training_iteration"] in (3, 4, 6):
@@ -196,7 +181,7 @@ def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_
 
 def test_a_callback_asks_for_a_checkpoint_of_a_class_and_of_a_function_in_vain_which_is_said_once(tmp_path, caplog):
     config = tune.CheckpointConfig(checkpoint_frequency=4)
-    (result,) = search(tmp_path, Counts, {}, [Asks()], checkpoint_config=config)
+    (result,) = search(tmp_path, Counts, {"to": 7}, [Asks()], checkpoint_config=config)
     kept = [(checkpoint.to_dict()["count"], metrics["count"]) for checkpoint, metrics in result.best_checkpoints]
     assert kept == [(3, 3), (4, 4), (6, 6)]
     assert result.metrics["count"] == 7

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from searching import load_search, make_tuner, statuses, steps_of
+from searching import fails, load_search, make_tuner, statuses, steps_of
 
 from paceline import tune
 from paceline._core.system import SystemClock
@@ -15,11 +15,6 @@ from paceline.train import WorkerGroupError
 from paceline.train.driver.run_spec import RunEnvironment
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import BasicVariantGenerator
-
-
-def fails(config, number, step):
-    if (number, step) == (1, 2):
-        raise ValueError("as planned")
 
 
 def is_killed(config, number, step):
