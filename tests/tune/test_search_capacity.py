@@ -3,13 +3,13 @@
 import os
 
 import pytest
+from tuners import make_tuner
 
 from paceline import tune
 from paceline._core.resource_planner import ResourceBundle
 from paceline._engine.base import WorkerResources
 from paceline._engine.local.devices import Machine
 from paceline.train import RunConfig, ScalingConfig
-from paceline.tune import TuneConfig, Tuner
 from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import LocalSearchCapacity, open_search_capacity
 from paceline.tune.trainables.resources import to_trial_needs
@@ -140,13 +140,6 @@ def machine(monkeypatch):
     monkeypatch.setattr("paceline._core.system.num_cores", lambda: 8)
 
 
-def search(path, trainable, space, **config):
-    run_config = RunConfig(storage_path=path, name="search")
-    grid = Tuner(trainable, param_space=space, tune_config=TuneConfig(**config), run_config=run_config).fit()
-    assert not grid.errors, grid.errors
-    return [result.metrics for result in grid]
-
-
 def sitting():
     """A function that sits down on the GPUs it sees, each taken once; the first ones stay until three are there."""
 
@@ -170,7 +163,9 @@ def sitting():
 def test_no_two_trials_see_the_same_whole_gpu(tmp_path):
     (tmp_path / "seats").mkdir()
     sit = tune.with_resources(sitting(), {"cpu": 2, "gpu": 1})
-    messages = search(tmp_path, sit, {"path": str(tmp_path / "seats")}, num_samples=12)
+    grid = make_tuner(tmp_path, sit, {"path": str(tmp_path / "seats")}, num_samples=12).fit()
+    assert not grid.errors, grid.errors
+    messages = [result.metrics for result in grid]
     assert {name for metrics in messages for name in metrics["gpus"]} == {"0", "1", "2"}
     assert {len(metrics["gpus"]) for metrics in messages} == {1}
     assert {metrics["threads"] for metrics in messages} == {"2"}
@@ -181,8 +176,7 @@ def test_a_trial_that_can_never_be_run_fails_alone(tmp_path):
         tune.report({"n": config["n"]})
 
     sized = tune.with_resources(messages, lambda config: {"cpu": config["n"]})
-    run_config = RunConfig(storage_path=tmp_path, name="search")
-    grid = Tuner(sized, param_space={"n": tune.grid_search([1, 9, 8])}, run_config=run_config).fit()
+    grid = make_tuner(tmp_path, sized, {"n": tune.grid_search([1, 9, 8])}).fit()
     assert [result.metrics["n"] for result in grid if result.error is None] == [1, 8]
     (error,) = grid.errors
     assert "needs 9 cores, and this machine has 8 cores, 3 GPUs" in str(error)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from tuners import make_tuner
 
 from paceline import tune
 from paceline.tune.trainables.trainable_plans import find_preloads
@@ -47,5 +48,5 @@ def test_a_trial_uses_no_more_threads_than_it_has_cores_though_torch_was_importe
     def count_threads(config):
         tune.report({"threads": torch.get_num_threads()})
 
-    results = tune.Tuner(count_threads, run_config=tune.RunConfig(storage_path=tmp_path, name="search")).fit()
+    results = make_tuner(tmp_path, count_threads).fit()
     assert results[0].metrics["threads"] == 1

@@ -3,25 +3,11 @@
 import threading
 
 import pytest
+from tuners import Counts
 
 from paceline import tune
 from paceline._engine.messages import GpuUsage
 from paceline.tune import checks, registry
-
-
-class Counts(tune.Trainable):
-    def setup(self, config):
-        self.count = 0
-
-    def step(self):
-        self.count += 1
-        return {"count": self.count, "done": self.count == 3}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"count": self.count}
-
-    def load_checkpoint(self, checkpoint):
-        self.count = checkpoint["count"]
 
 
 class Forgets(Counts):
@@ -30,7 +16,7 @@ class Forgets(Counts):
 
 def test_a_class_is_saved_and_restored():
     tune.register_trainable("counts", Counts)
-    assert checks.validate_save_restore("counts", config={"a": 1})
+    assert checks.validate_save_restore("counts", config={"to": 3})
     with pytest.raises(NotImplementedError, match=r"Forgets must implement load_checkpoint\(\)"):
         checks.validate_save_restore(Forgets)
     assert not registry.is_function_trainable("counts")
@@ -77,11 +63,11 @@ def test_wait_for_gpu_checks_until_its_memory_is_free(monkeypatch):
 
 
 def test_the_methods_that_ray_calls_of_a_trainable_can_be_called_here(tmp_path):
-    trainable = Counts({"a": 1}, None)
+    trainable = Counts({"to": 3}, None)
     assert [result["count"] for result in trainable.train_buffered(60)] == [1, 2, 3]
     assert trainable.get_state() == {"iteration": 3, "time_total_s": trainable.time_total_s, "done": True}
     filled = trainable.get_auto_filled_metrics(time_this_iter=2.0)
-    assert (filled["training_iteration"], filled["time_this_iter_s"], filled["config"]) == (3, 2.0, {"a": 1})
+    assert (filled["training_iteration"], filled["time_this_iter_s"], filled["config"]) == (3, 2.0, {"to": 3})
     assert (filled["node_ip"], filled["pid"]) == trainable.get_current_ip_pid()
     assert "training_iteration" not in trainable.get_auto_filled_metrics(debug_metrics_only=True)
     assert not trainable.is_actor()

@@ -3,11 +3,10 @@
 import os
 
 import pytest
+from tuners import make_tuner
 
 from paceline import tune
 from paceline._engine.local.devices import this_machine
-from paceline.train import RunConfig
-from paceline.tune import Tuner
 
 pytestmark = pytest.mark.skipif(not this_machine().gpus, reason="no GPU: that trials share one was not checked")
 
@@ -37,8 +36,7 @@ def test_trials_on_a_gpu_are_as_many_as_it_has_shares(tmp_path, share, num_at_on
     there = tmp_path / "there"
     there.mkdir()
     trainable = tune.with_resources(computing(str(there), num_at_once), {"cpu": 0.1, "gpu": share})
-    run_config = RunConfig(storage_path=tmp_path, name="search")
-    grid = Tuner(trainable, param_space={"x": tune.grid_search([1, 2])}, run_config=run_config).fit()
+    grid = make_tuner(tmp_path, trainable, {"x": tune.grid_search([1, 2])}).fit()
     assert not grid.errors, grid.errors
     assert [result.metrics["found"] for result in grid] == [1000.0, 2000.0]
     assert {result.metrics["num_seen"] for result in grid} == {max(1, int(share))}

@@ -12,6 +12,7 @@ optuna = pytest.importorskip("optuna")
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
 from optuna.trial import TrialState  # noqa: E402
+from tuners import make_tuner  # noqa: E402
 
 from paceline import tune  # noqa: E402
 from paceline.tune.schedulers import ASHAScheduler  # noqa: E402
@@ -49,23 +50,6 @@ EVERY_DOMAIN = {
     "nested": {"deep": [tune.randint(0, 5), "fixed"]},
     "made": tune.sample_from(lambda spec: spec.config["int"] * 10),
 }
-
-
-def test_every_kind_of_domain_is_suggested_within_itself():
-    search = searched(EVERY_DOMAIN, sampler="random")
-    configs = [search.suggest(str(number)) for number in range(120)]
-    for config in configs:
-        assert config.keys() == EVERY_DOMAIN.keys()
-        assert (config["constant"], config["made"]) == ("as it is", config["int"] * 10)
-        assert config["nested"]["deep"][1] == "fixed"
-        for name in EVERY_DOMAIN.keys() & {"float", "log", "step", "log step", "int", "int step", "log int"}:
-            assert type(config[name]) is (int if "int" in name else float)
-            assert EVERY_DOMAIN[name].contains(config[name])
-    assert {config["int"] for config in configs} == {*range(2, 9)}
-    assert {config["step"] for config in configs} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
-    assert any(config["object"] is a_function for config in configs)
-    assert {repr(config["object"]) for config in configs} >= {"(1, 2)", "[3]", "{'plain': 4}"}
-    assert {repr(config["alike"]) for config in configs} == {"1", "True", "1.0"}
 
 
 def test_domains_are_the_distributions_they_should_be():
@@ -381,21 +365,13 @@ def trained(config):
 SPACE = {"x": tune.uniform(-5, 5), "act": tune.choice([abs, float])}
 
 
-def tuner(path, search, num_samples, **config):
-    return tune.Tuner(
-        trained,
-        param_space=SPACE,
-        tune_config=tune.TuneConfig(num_samples=num_samples, search_alg=search, **config),
-        run_config=tune.RunConfig(name="search", storage_path=str(path)),
-    )
-
-
 def test_trials_that_a_scheduler_stops_are_pruned_and_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     search = OptunaSearch(seed=1)
     scheduler = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
     limited = ConcurrencyLimiter(search, max_concurrent=1)
-    results = tuner(tmp_path, limited, 8, metric="loss", mode="min", scheduler=scheduler).fit()
+    about = {"num_samples": 8, "search_alg": limited, "scheduler": scheduler, "metric": "loss", "mode": "min"}
+    results = make_tuner(tmp_path, trained, SPACE, **about).fit()
     trials = {trial.user_attrs["trial_id"]: trial for trial in search.study.trials}
     assert len(results) == len(trials) == 8
     states = [trial.state for trial in trials.values()]

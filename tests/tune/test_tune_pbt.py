@@ -1,6 +1,5 @@
 """Population based training: traces computed by hand, what holds for any order of events, and what is refused."""
 
-import copy
 import math
 import random
 import re
@@ -171,18 +170,6 @@ def test_functions_draw_the_same_again_whatever_generator_they_use():
             configs.append(clone_of(**options).config)
             assert random.random() == random.Random(state).random(), "the script's own generator is as it was"
         assert configs[0] == configs[1]
-
-
-def test_nested_hyperparameters_are_mutated_and_all_others_come_from_the_donor():
-    spec = {"optim": {"lr": uniform(0, 10), "name": ["sgd", "adam"]}}
-    donor = {"optim": {"lr": 1.0, "name": "sgd", "eps": 1}, "seed": 0}
-    other = {"optim": {"lr": 5.0, "name": "adam", "eps": 2}, "seed": 1}
-    population = Population(pbt(hyperparam_mutations=spec), copy.deepcopy(donor), other)
-    population.report(0, 2, 0.9)
-    (action,) = population.report(1, 2, 0.1)
-    assert action.config == {"optim": {"lr": 2.0, "name": "adam", "eps": 1}, "seed": 0}
-    assert action.why.endswith("; optim/lr 1 -> 2, optim/name sgd -> adam")
-    assert population.trials[0].config == donor, "the donor's is left"
 
 
 def test_what_a_configuration_lacks_is_drawn_when_the_trial_is_made():

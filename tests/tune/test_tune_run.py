@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tuners import Counts
 
 from paceline import tune
 from paceline.tune.config import Verbosity
@@ -62,21 +63,11 @@ def test_a_script_with_asha_and_a_cli_reporter(tmp_path, capsys):
     assert "started" not in shown.err  # Our own lines give way.
 
 
-class Counter(tune.Trainable):
-    def setup(self, config):
-        self.count = config.get("start", 0)
-
+class Counter(Counts):
     def step(self):
-        self.count += 1
-        if self.count == 2 and Path(self.config.get("fails", "")).is_file():
+        if self.count == 1 and Path(self.config.get("fails", "")).is_file():
             raise ValueError("fails at two")
-        return {"count": self.count}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"count": self.count}
-
-    def load_checkpoint(self, checkpoint):
-        self.count = checkpoint["count"]
+        return super().step()
 
     def _export_model(self, export_formats, export_dir):
         path = Path(export_dir, f"count.{export_formats[0]}")
@@ -144,6 +135,10 @@ def test_experiments_run_side_by_side_and_call_the_same_callbacks_and_return_the
     assert {trial.status for trial in trials} == {"TERMINATED"}
     assert sorted(ended) == ["a", "b", "none", "none"]
     assert {path.name for path in (tmp_path / "searches").iterdir()} == {"one", "two", "three"}
+    analysis = tune.run(
+        tune.Experiment("four", Counter, stop={"count": 1}, **place), verbose=0, metric="count", mode="max"
+    )
+    assert (analysis.best_result["count"], analysis.experiment_path) == (1, str(tmp_path / "searches" / "four"))
     with pytest.raises(tune.TuneError, match="unknown key 'stpo' in the spec of 'x'; the keys are run, stop"):
         tune.run_experiments({"x": {"run": Counter, "stpo": 1}})
 

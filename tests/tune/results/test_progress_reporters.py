@@ -1,6 +1,7 @@
 """Progress reporters: what is shown, and when a reporter of the user's is called."""
 
 import pytest
+from tuners import make_tuner
 
 from paceline import tune
 from paceline.tune.trial import Trial
@@ -71,12 +72,8 @@ class Raises(Records):
 
 
 def search(path, reporter, verbose=1):
-    return tune.Tuner(
-        train_func,
-        param_space={"lr": tune.grid_search([1, 2])},
-        tune_config=tune.TuneConfig(metric="loss", mode="min"),
-        run_config=tune.RunConfig(storage_path=path, progress_reporter=reporter, verbose=verbose),
-    ).fit()
+    run = {"name": None, "progress_reporter": reporter, "verbose": verbose}
+    return make_tuner(path, train_func, {"lr": tune.grid_search([1, 2])}, run, metric="loss", mode="min").fit()
 
 
 def test_a_reporter_of_the_user_is_asked_and_called_and_one_that_raises_is_dropped(tmp_path, capsys, caplog):

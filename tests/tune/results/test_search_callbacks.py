@@ -178,7 +178,7 @@ class Recording(Callback):
         self.calls.append(("error", trial.trial_id, trial.why))
 
     def on_experiment_end(self, trials, **info):
-        self.calls.append(("end", [trial.status for trial in trials]))
+        self.calls.append(("end", [(trial.status, trial.is_finished(), trial.experiment_tag) for trial in trials]))
 
 
 def a_search(callbacks):
@@ -209,7 +209,7 @@ def test_calls_a_search_callback_for_each_event_of_trials():
         ("complete", "00000", "plateau"),
         ("start", "00001", 2),
         ("error", "00001", "ValueError: boom"),
-        ("end", ["TERMINATED", "ERROR"]),
+        ("end", [("TERMINATED", True, "0_lr=0.0"), ("ERROR", True, "1_lr=0.1")]),
     ]
     assert [call[1] for call in recording.calls if call[0] == "step"] == [*range(1, len(recorded.events) + 1)]
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tuners import Counts, make_tuner
 
 from paceline import cli, train, tune
 from paceline.train.backend import is_installed
@@ -44,9 +45,8 @@ class Log(LoggerCallback):
         self.hooks[trial].append((trial, failed))
 
 
-def search(path, trainable, space, callbacks, **run_config):
-    run_config = tune.RunConfig(name="search", storage_path=path, callbacks=callbacks, **run_config)
-    return tune.Tuner(trainable, param_space=space, run_config=run_config).fit()
+def search(path, trainable, space, callbacks, **run):
+    return make_tuner(path, trainable, space, {"callbacks": callbacks, **run}).fit()
 
 
 def test_hooks_get_every_result_of_trials_that_stay_the_same_and_each_trial_has_its_files(tmp_path):
@@ -106,10 +106,8 @@ def test_show_ranks_named_trials_by_the_metric_and_mode_of_the_search(tmp_path, 
         assert str(trial) == trial.trial_name == f"train_func_{trial.trial_id}"
         return f"x{trial.config['x']}"
 
-    tune_config = tune.TuneConfig(metric="eval/acc", mode="max", trial_name_creator=create_name)
-    run_config = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
-    space = {"x": tune.grid_search([1, 3, 2])}
-    tune.Tuner(train_func, param_space=space, tune_config=tune_config, run_config=run_config).fit()
+    about = {"metric": "eval/acc", "mode": "max", "trial_name_creator": create_name}
+    make_tuner(tmp_path, train_func, {"x": tune.grid_search([1, 3, 2])}, {"verbose": 0}, **about).fit()
     capsys.readouterr()
     assert cli.main(["show", str(tmp_path / "search")]) == 0
     printed = capsys.readouterr().out
@@ -137,21 +135,6 @@ def test_files_of_trials_are_written_by_a_logger_that_is_given_or_else_unless_sw
     assert not any(Path(result.path, name).exists() for name in ("progress.csv", "result.json", "params.json"))
     (row,) = map(json.loads, next((tmp_path / "own").rglob("result.json")).read_text().splitlines())
     assert (row["a"], row["who"], row["training_iteration"]) == (1, f"report_once_{result.trial_id}", 1)
-
-
-class Counts(tune.Trainable):
-    def setup(self, config):
-        self.count = 0
-
-    def step(self):
-        self.count += 1
-        return {"count": self.count, "done": self.count == 7}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"count": self.count}
-
-    def load_checkpoint(self, checkpoint):
-        self.count = checkpoint["count"]
 
 
 class Asks(tune.Callback):
@@ -189,11 +172,8 @@ def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_
 
     for num_samples in (1, 2):
         first, second = Remembers(), Remembers()
-        run_config = tune.RunConfig(
-            name="search", storage_path=tmp_path, callbacks=[first, second], failure_config={"max_failures": 1}
-        )
-        config = tune.TuneConfig(num_samples=num_samples)
-        tune.Tuner(fail_once, tune_config=config, run_config=run_config).fit()
+        run = {"callbacks": [first, second], "failure_config": {"max_failures": 1}}
+        make_tuner(tmp_path, fail_once, run=run, num_samples=num_samples).fit()
     saved = ["checkpoint_000001", "checkpoint_000002"] * 2
     assert first.seen == second.seen == {"results": 4, "recovered": ["00000", "00001"], "saved": saved}
     assert tune.Tuner.can_restore(tmp_path / "search")
@@ -201,7 +181,7 @@ def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_
 
 def test_a_callback_asks_for_a_checkpoint_of_a_class_and_of_a_function_in_vain_which_is_said_once(tmp_path, caplog):
     config = tune.CheckpointConfig(checkpoint_frequency=4)
-    (result,) = search(tmp_path, Counts, {}, [Asks()], checkpoint_config=config)
+    (result,) = search(tmp_path, Counts, {"to": 7}, [Asks()], checkpoint_config=config)
     kept = [(checkpoint.to_dict()["count"], metrics["count"]) for checkpoint, metrics in result.best_checkpoints]
     assert kept == [(3, 3), (4, 4), (6, 6)]
     assert result.metrics["count"] == 7

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tuners import make_tuner
 
 from paceline import tune
 from paceline.tune import schedulers
@@ -85,12 +86,6 @@ def train(config):
         tune.report({"loss": config["x"] / step, "step": step, "cpus": cpus}, checkpoint=checkpoint)
 
 
-def search(path, trainable, space, **tune_config):
-    run_config = tune.RunConfig(storage_path=path, verbose=0)
-    tune_config = tune.TuneConfig(**tune_config)
-    return tune.Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config).fit()
-
-
 class WrittenForRay(FIFOScheduler):
     """Pauses each trial at its second report, resumes them in reverse order, and stops one by way of the controller."""
 
@@ -124,7 +119,7 @@ class WrittenForRay(FIFOScheduler):
 def test_a_scheduler_written_for_ray_pauses_resumes_and_stops_trials(tmp_path):
     scheduler = WrittenForRay()
     space = {"x": tune.grid_search([1, 2, 3]), "steps": 4}
-    results = search(tmp_path, train, space, scheduler=scheduler, max_concurrent_trials=1)
+    results = make_tuner(tmp_path, train, space, scheduler=scheduler, max_concurrent_trials=1).fit()
     assert [result.metrics["step"] for result in results] == [4, 4, 3]
     events = [event for event in scheduler.events if event[0] != "add"]
     runs = [trial for kind, trial in events if kind == "run"]
@@ -194,7 +189,7 @@ def test_a_trial_continues_from_its_checkpoint_with_more_cores_once_others_have_
     monkeypatch.setattr("paceline._core.system.num_cores", lambda: 4)
     space = {"x": 1, "steps": tune.grid_search([1, 40])}
     trainable = tune.with_resources(train, {"cpu": 1})
-    short, long = search(tmp_path, trainable, space, scheduler=ResourceChangingScheduler())
+    short, long = make_tuner(tmp_path, trainable, space, scheduler=ResourceChangingScheduler()).fit()
     assert [short.error, long.error] == [None, None]
     frame = long.metrics_dataframe
     assert list(frame["step"]) == list(range(1, 41)), "no step is lost or made twice"

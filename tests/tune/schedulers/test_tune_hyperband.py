@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_search import Search, add, curve, searches, tell, without_reasons
+from tuners import make_tuner
 
 from paceline import tune
 from paceline.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
@@ -79,21 +80,6 @@ def test_a_pause_names_what_it_waits_for_and_equal_trials_continue_in_order():
     tell(scheduler, "c", 1, 1)
     tell(scheduler, "a", 1, 1)
     assert tell(scheduler, "b", 1, 1) == [("Resume", "c"), ("Stop", "a"), ("Stop", "b")]
-
-
-def test_a_bracket_that_will_not_fill_up_is_halved_with_what_it_has_and_later_trials_begin_another():
-    scheduler = bohb()
-    add(scheduler, *"abc")
-    assert [tell(scheduler, t, 1, v) for t, v in zip("abc", [3, 1, 2], strict=True)] == [
-        [("Pause", t)] for t in "abc"]  # fmt: skip
-    assert without_reasons([scheduler.on_no_more_trials()]) == [[("Resume", "b"), ("Stop", "c"), ("Stop", "a")]]
-    assert scheduler.on_no_more_trials() == ()
-    scheduler = bohb()
-    add(scheduler, *"ab")
-    assert [tell(scheduler, t, 1, v) for t, v in zip("ab", [3, 1], strict=True)] == [[("Pause", t)] for t in "ab"]
-    assert without_reasons([scheduler.on_idle()]) == [[("Resume", "b"), ("Stop", "a")]]
-    add(scheduler, "c")
-    assert scheduler._brackets["c"] is not scheduler._brackets["b"]
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -208,15 +194,10 @@ def train_func(config):
 
 
 def test_in_a_real_search_a_bracket_that_its_searcher_does_not_fill_holds_up_nothing(tmp_path):
-    config = tune.TuneConfig(
-        metric="loss",
-        mode="min",
-        num_samples=3,
-        search_alg=ConcurrencyLimiter(GivenSearcher(), max_concurrent=2),
-        scheduler=HyperBandForBOHB(max_t=3),  # Three trials, compared at 1; the searcher makes two.
-    )
-    run_config = tune.RunConfig(name="search", storage_path=str(tmp_path))
-    results = tune.Tuner(train_func, tune_config=config, run_config=run_config).fit()
+    limited = ConcurrencyLimiter(GivenSearcher(), max_concurrent=2)
+    scheduler = HyperBandForBOHB(max_t=3)  # Three trials, compared at 1; the searcher makes two.
+    about = {"metric": "loss", "mode": "min", "num_samples": 3, "search_alg": limited, "scheduler": scheduler}
+    results = make_tuner(tmp_path, train_func, **about).fit()
     iterations = {result.config["x"]: result.metrics["training_iteration"] for result in results}
     assert iterations == {5: 1, 3: 3, 4: 3}  # The best of two goes on; the third is in a bracket of its own.
     (idle,) = (line for line in (tmp_path / "search/journal.jsonl").read_text().splitlines() if "search_idle" in line)

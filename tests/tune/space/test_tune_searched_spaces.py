@@ -1,23 +1,14 @@
 """Spaces in searches that really run, end, and are continued."""
 
-import pytest
 from drawn_spaces import Color, Model, activation
+from tuners import make_tuner
 
 from paceline import tune
-from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
 
 def train_func(config):
     tune.report({"loss": config["x"], "is": repr(config.get("object"))})
-
-
-def search(where, param_space, search_alg=None, num_samples=1):
-    return tune.Tuner(
-        train_func,
-        param_space=param_space,
-        tune_config=tune.TuneConfig(num_samples=num_samples, search_alg=search_alg, seed=3),
-        run_config=tune.RunConfig(name="search", storage_path=str(where)),
-    )
 
 
 def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp_path):
@@ -27,8 +18,12 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
         "pair": (tune.uniform(0, 1), float("nan")),
         "made": tune.sample_from(lambda spec: {"of": spec.config.object}),
     }
-    limited = ConcurrencyLimiter(BasicVariantGenerator(), 2)
-    results = search(tmp_path, space, limited).fit()
+
+    def search():
+        limited = ConcurrencyLimiter(BasicVariantGenerator(), 2)
+        return make_tuner(tmp_path, train_func, space, search_alg=limited, seed=3).fit()
+
+    results = search()
     configs = [result.config for result in results]
     assert [config["x"] for config in configs] == [1, 2, 3]
     assert len({config["pair"][0] for config in configs}) == 3
@@ -38,18 +33,10 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
         assert result.config["made"] == {"of": kind}
         assert type(result.config["pair"]) is tuple
         assert result.metrics["is"].partition(" at 0x")[0] == repr(kind).partition(" at 0x")[0]
-    again = search(tmp_path, space, ConcurrencyLimiter(BasicVariantGenerator(), 2)).fit()
+    again = search()
     assert repr([result.config for result in again]) == repr(configs)
     assert [*again[0].metrics_dataframe["config/object"]] == [configs[0]["object"]]
     read = tune.ResultGrid.from_path(tmp_path / "search")
     names = [f"<drawn_spaces.{name}>" for name in ("Color.RED", "Color.BLUE", "activation", "Model")]
     assert {repr(result.config["object"]) for result in read} <= {*names}, "without the space they are named"
     assert read.get_best_result("loss", "max").metrics["config"]["pair"][0] == configs[2]["pair"][0]
-
-
-@pytest.mark.slow
-def test_each_suggestion_is_repeated_in_trials_of_its_own(tmp_path):
-    results = search(tmp_path, {"x": tune.uniform(0, 1)}, Repeater(BasicVariantGenerator(), 2), num_samples=5).fit()
-    configs = [(result.config["x"], result.config["__trial_index__"]) for result in results]
-    assert [index for _, index in configs] == [0, 1, 0, 1]
-    assert configs[0][0] == configs[1][0] != configs[2][0] == configs[3][0]

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import tuners
+
 from paceline import tune
 from paceline._control import journal
 from paceline._control.events import Committed
@@ -159,18 +161,18 @@ def steps_of(num=3, log=None, before=None):
     return trial
 
 
+def fails(config, number, step):
+    if (number, step) == (1, 2):
+        raise ValueError("as planned")
+
+
 def steps_in(log):
     return log.read_text().split() if log.exists() else []
 
 
 def make_tuner(directory, function, space=None, run=None, **about):
     about = {"metric": "loss", "mode": "min", "max_concurrent_trials": 1, "seed": 1, **about}
-    return tune.Tuner(
-        function,
-        param_space=space or {"x": tune.uniform(0, 1)},
-        tune_config=tune.TuneConfig(**about),
-        run_config=tune.RunConfig(**{"name": "search", "storage_path": str(directory), **(run or {})}),
-    )
+    return tuners.make_tuner(directory, function, space or {"x": tune.uniform(0, 1)}, run, **about)
 
 
 def statuses(grid):

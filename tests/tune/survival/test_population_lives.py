@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from searching import Script, load_search
+from searching import Script, load_search, make_tuner
 
 from paceline import tune
 from paceline._control import journal
@@ -160,12 +160,8 @@ def clone_once(tmp_path):
             done = [*done, config["x"]]
             tune.report({"loss": 0, "done": done}, checkpoint=tune.Checkpoint.from_dict({"done": done}))
 
-    return tune.Tuner(
-        three_more,
-        param_space={"x": tune.grid_search([0, 1])},
-        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=CloneOnce(), max_concurrent_trials=1),
-        run_config=tune.RunConfig(name="search", storage_path=str(tmp_path), checkpoint_config={"num_to_keep": 1}),
-    ).fit()
+    run, space = {"checkpoint_config": {"num_to_keep": 1}}, {"x": tune.grid_search([0, 1])}
+    return make_tuner(tmp_path, three_more, space, run, scheduler=CloneOnce()).fit()
 
 
 @pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.slow), True])

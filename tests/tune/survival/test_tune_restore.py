@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from searching import load_search, make_tuner, statuses, steps_in, steps_of
+from searching import fails, load_search, make_tuner, statuses, steps_in, steps_of
 
 from paceline import train, tune
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, StorageError
@@ -15,11 +15,6 @@ from paceline.tune.search.optuna import OptunaSearch
 
 def tuner_of(tmp_path, function, **about):
     return make_tuner(tmp_path, function, **{"num_samples": 3, **about})
-
-
-def fails(config, number, step):
-    if (number, step) == (1, 2):
-        raise ValueError("as planned")
 
 
 @pytest.fixture(scope="module")

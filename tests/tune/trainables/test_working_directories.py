@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tuners import make_tuner
 
 from paceline import train, tune
 from paceline.train import DataParallelTrainer
@@ -39,19 +40,13 @@ class Steps(tune.Trainable):
 
 @pytest.fixture
 def search(tmp_path, monkeypatch):
-    def run(trainable, space, run_config=None, **tune_config):
+    def search(trainable, space, run=None, **tune_config):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", ["", *sys.path])
         Path("beside_the_script.py").write_text("X = 3")
-        tuner = tune.Tuner(
-            trainable,
-            param_space=space,
-            tune_config=tune.TuneConfig(**tune_config),
-            run_config=tune.RunConfig(**{"name": "search", "storage_path": "searches", **(run_config or {})}),
-        )
-        return tuner.fit()
+        return make_tuner("searches", trainable, space, run, **tune_config).fit()
 
-    return run
+    return search
 
 
 X = tune.grid_search([1, 2])
