@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from made_datasets import Listed, listed, rows
 
 from paceline.data.expressions import col, random, udf
-from paceline.data.planning.barriers import Limit
 from paceline.data.planning.optimizer import optimize_plan
 from paceline.data.planning.plan import Map, Read, walk
-from paceline.data.transforms.rows import MapRows
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -168,19 +166,6 @@ def test_only_the_columns_that_are_needed_are_read(dataset, columns):
 def test_units_in_which_no_row_will_do_are_not_read(dataset, units):
     read = [number for number, unit in enumerate(source(optimize_plan(dataset._plan)).listed) if unit.num_rows]
     assert read == units
-
-
-def test_a_limit_goes_before_what_gives_a_row_for_each_row():
-    seen = []
-    dataset = four().map(lambda row: seen.append(row["a"]) or row).limit(2)
-    assert isinstance(dataset._plan, Limit)
-    best = optimize_plan(dataset._plan)
-    assert isinstance(best, Map)
-    assert isinstance(best.transform, MapRows)
-    assert dataset.count() == 2
-    assert seen == []
-    assert [row["a"] for row in dataset.take_all()] == [0, 1]
-    assert seen == [0, 1]
 
 
 def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay():
