@@ -8,8 +8,10 @@ import pickle
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+import av
 import cloudpickle
 import numpy as np
 import pandas as pd
@@ -245,6 +247,18 @@ def save_array(array: Any, **options: Any) -> bytes:
 def save_image(array: Any, kind: str = "PNG") -> bytes:
     Image.fromarray(array).save(file := io.BytesIO(), kind)
     return file.getvalue()
+
+
+def write_video(path: Any, num_frames: int = 12, height: int = 32, width: int = 48) -> None:
+    """Ten grey frames for each second, each brighter than the one before."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.time_base = Fraction(1, 10)
+        for number in range(num_frames):
+            frame = av.VideoFrame.from_ndarray(np.full((height, width, 3), number * 20 % 256, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
 
 
 def write_tar(*members: tuple[str, bytes], mode: Any = "w") -> bytes:

@@ -16,7 +16,7 @@ from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile
 from paceline.data.block import Block, as_numpy
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
-from paceline.data.grouped_data import GroupedData, MapGroups
+from paceline.data.grouped_data import MapGroups
 from paceline.data.planning.barriers import GroupBy, GroupRows
 from paceline.data.planning.group_aggregation import GroupAggregation
 from paceline.data.planning.plan import Map, PoolSpec, Transform, TransformScope
@@ -154,9 +154,6 @@ def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state():
     assert whole(plan, total) == {"total": "(None, 8)"}
 
 
-# Functions that get each group whole
-
-
 @dataclass(frozen=True)
 class Told(Transform):
     """What a function that gets groups sees: their ids, together."""
@@ -198,19 +195,6 @@ def test_a_group_is_in_one_unit_and_many_small_groups_come_in_few_blocks(data_co
     seen = [{row["key"] for block in unit.read() for row in block.rows()} for unit in units]
     assert sum(map(len, seen)) == 7
     assert len(seen) > 3
-
-
-def test_aggregates_are_named_as_in_ray_and_without_keys_all_rows_are_one_group(data_context):
-    grouped = GroupedData(reading([Block({"k": np.array([1, 1, 2]), "x": np.array([1.0, 2.0, 5.0])})]), "k")
-    assert rows(grouped.count()._plan) == [{"k": 1, "count()": 2}, {"k": 2, "count()": 1}]
-    assert rows(grouped.sum("x")._plan) == [{"k": 1, "sum(x)": 3.0}, {"k": 2, "sum(x)": 5.0}]
-    assert rows(grouped.mean(["x"])._plan) == [{"k": 1, "mean(x)": 1.5}, {"k": 2, "mean(x)": 5.0}]
-    assert [row["std(x)"] for row in rows(grouped.std("x", ddof=0)._plan)] == [0.5, 0.0]
-    assert rows(grouped.min("x")._plan)[0] | rows(grouped.max("x")._plan)[0] == {"k": 1, "min(x)": 1.0, "max(x)": 2.0}
-    assert grouped.sum("x")._plan.name == "groupby('k').aggregate(sum(x))"
-    data_context.target_max_block_size = 10
-    together = GroupedData(reading([Block({"x": np.arange(3)}), Block({"x": np.arange(4)})]), None)
-    assert rows(together.sum("x")._plan) == [{"sum(x)": 9}]
 
 
 @pytest.mark.parametrize("other", [[], [Unique("x")]], ids=["in a hash table", "in sorted rows"])

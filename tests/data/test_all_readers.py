@@ -14,6 +14,7 @@ from made_datasets import block, save_array, save_image, write_tar
 
 from paceline.data import col
 from paceline.data.block import Block
+from paceline.data.expressions import random
 from paceline.data.read import (
     read_audio,
     read_binary_files,
@@ -86,6 +87,11 @@ def test_rows_come_in_the_order_of_the_files_with_their_partitions_and_paths(tmp
     assert [(row["k"], row["path"]) for row in found.rows()] == [*zip((7, 7, 8), map(str, paths), strict=True)]
     schema = dataset._plan.source.schema()
     assert schema is None or (schema.names, schema.types[-2:]) == (list(found.columns), [pa.int64(), pa.string()])
+    projected = dataset._plan.source.project_columns(["k", column])
+    if projected is not None:
+        chosen = Block.concat(block for unit in projected.units() for block in unit.read())
+        rows = [{name: row[name] for name in row if name not in ("__url__", "__key__")} for row in chosen.rows()]
+        assert rows == [{name: row[name] for name in ("k", column)} for row in found.rows()]
     plain = block(read(tmp_path, partitioning=None))
     assert "path" not in plain.columns
     assert plain.columns["k"].to_pylist() == ["in the file"] * 3 if read is read_parquet else "k" not in plain.columns
@@ -178,6 +184,7 @@ WRONG = [
     (read_parquet, {"filter": col("s") > 3}, "cannot apply filter .* to the columns: "),
     (read_parquet, {"filter": pc.field("nowhere") > 3}, "cannot apply filter .* to the columns: .*nowhere"),
     (read_parquet, {"filter": lambda row: True}, "filter must be an expression"),
+    (read_parquet, {"filter": random() < 0.5}, "filter must depend on columns only"),
     (read_parquet, {"shuffle": "rows"}, "shuffle must be 'files', a FileShuffleConfig or None, got 'rows'"),
     (read_parquet, {"override_num_blocks": 0}, "override_num_blocks must be a positive integer or None, got 0"),
     (read_parquet, {"concurrency": 1.5}, "concurrency must be a positive integer or None, got 1.5"),

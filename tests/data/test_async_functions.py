@@ -128,27 +128,3 @@ def test_runs_where_an_event_loop_is_running():
         return values(data.range(3).map(double))
 
     assert asyncio.run(main()) == [0, 2, 4]
-
-
-def test_rows_are_counted_without_a_function_that_keeps_them():
-    drops = {"batch_size": 4, "udf_modifying_row_count": False}
-    ds = data.range(6, override_num_blocks=1)
-    assert ds.map_batches(lambda batch: 1 / 0, **drops).count() == 6
-    assert values(ds.map_batches(lambda batch: batch, **drops).limit(3)) == [0, 1, 2]
-    with pytest.raises(ValueError, match="as many rows as it gets, because of udf_modifying_row_count=False: 4, got 3"):
-        ds.map_batches(lambda batch: {"id": batch["id"][1:]}, **drops).take_all()
-
-
-def test_batches_may_become_empty():
-    ds = data.range(6, override_num_blocks=1)
-    assert values(ds.map_batches(lambda table: table.slice(2), batch_size=3, batch_format=None)) == [2, 5]
-    ds = ds.map_batches(lambda batch: {"id": batch["id"][batch["id"] > 4]}, batch_size=2)
-    assert values(ds) == [5]
-
-
-def test_pools_take_the_arguments_of_ray():
-    assert values(data.range(3).map(lambda row: row, compute="tasks")) == [0, 1, 2]
-    pooled = data.range(3).map(lambda row: row, compute="actors")
-    assert pooled._plan.transform.pool.min_size == 1
-    compute = ActorPoolStrategy(min_size=1, max_size=4, initial_size=3)
-    assert data.range(3).map(double, compute=compute)._plan.transform.pool.min_size == 3

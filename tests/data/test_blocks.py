@@ -283,19 +283,9 @@ def test_memory_is_used_again_once_the_last_view_is_gone():
     assert view.tolist() == [1] * 10
     del view
     gc.collect()
-    assert concatenate_arrays(halves(5)).ctypes.data == address
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(0, 3), max_size=12))
-def test_what_is_kept_stays_what_it_is(which):
-    kept = {}
-    for value, place in enumerate(which):
-        kept[place] = concatenate_arrays(halves(value))
-        kept[place][0] = -value
-        for array in kept.values():
-            assert array[-1] == array[1] + 1
-            assert array[0] == -array[1]
+    third = concatenate_arrays(halves(5))
+    assert third.ctypes.data == address
+    assert concatenate_arrays(halves(7)).ctypes.data not in (address, second.ctypes.data)
 
 
 def test_no_more_than_so_much_is_held_for_later(monkeypatch):

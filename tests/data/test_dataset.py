@@ -69,6 +69,7 @@ def test_a_schema_is_found_without_shuffling_and_in_later_rows_where_the_first_g
         (many().union(many(), many()), 90, True),
         (many().zip(many()), 30, True),
         (many().split(4)[3], 8, True),
+        (many().map_batches(lambda batch: 1 / 0, udf_modifying_row_count=False), 30, True),
         (many(counted=False), 30, False),
         (many().filter(lambda row: row["id"] < 3).map(lambda row: 1 / 0).random_shuffle().sort("x"), 3, False),
         (many().filter(expr="id < 3").union(many()), 33, False),
@@ -116,17 +117,20 @@ def test_aggregates_have_their_names_and_read_only_their_columns():
         a, b = (getattr(frame[column], name)() for column in "ab")
         assert getattr(dataset, name)("a") == pytest.approx(a)
         assert getattr(dataset, name)(["a", "b"]) == pytest.approx({f"{name}(a)": a, f"{name}(b)": b})
+        grouped = getattr(dataset.groupby("a"), name)("b").sort("a").to_pandas().set_index("a")[f"{name}(b)"]
+        assert grouped.tolist() == pytest.approx(getattr(frame.groupby("a")["b"], name)().tolist(), nan_ok=True)
     assert dataset.std("a", ddof=0) == pytest.approx(frame["a"].std(ddof=0))
     assert dataset.sum() == {"sum(a)": 10, "sum(b)": 8}
     assert dataset.aggregate(Count(), Sum("a"), Max("b")) == {"count()": 5, "sum(a)": 10, "max(b)": 7}
-    grouped = dataset.groupby("a").mean("b").take_all()
-    assert [(row["a"], row["mean(b)"]) for row in grouped] == [(-1, 2.0), (0, 1.0), (3, 4.5), (5, -4.0)]
+    assert dataset.groupby("a").count().take(1) == [{"a": -1, "count()": 1}]
+    assert dataset.groupby("a").std("b", ddof=0).take_all()[2] == {"a": 3, "std(b)": 2.5}
+    assert dataset.groupby(None).sum("a").take_all() == [{"sum(a)": 10}]
     READ.clear()
     assert dataset.sum("b") == 8
     assert READ == [("part-0.file", ["b"], 2), ("part-1.file", ["b"], 3)]
     holes = listed([{"x": [1, None, 3]}])
     assert (holes.sum("x"), holes.sum("x", ignore_nulls=False)) == (4, None)
-    assert set(holes.unique("x")) == {1, None, 3}
+    assert (set(holes.unique("x")), set(holes.unique("x", ignore_nulls=True))) == ({1, None, 3}, {1, 3})
     assert numbers([0]).sum("id") is None
 
 

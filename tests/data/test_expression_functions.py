@@ -7,17 +7,14 @@ import re
 import cloudpickle
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import numbers
+from made_datasets import numbers, rows
 
 import paceline.data
 from paceline.data.block import Block
 from paceline.data.datatype import DataType, TypeCategory
-from paceline.data.exec.exchange import resolve_barrier
-from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.expressions import (
     col,
     download,
@@ -38,7 +35,6 @@ from paceline.data.expressions.kernels import FUNCTIONS
 from paceline.data.iterator import DataIterator
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.planning.optimizer import optimize_plan
-from paceline.data.planning.plan import Read, walk
 
 TEXT = st.text(st.sampled_from("abAB1 ._-é中"), max_size=6) | st.none()
 
@@ -283,11 +279,8 @@ def test_downloads_read_each_file_and_name_the_one_that_is_missing(tmp_path):
         ds.take_all()
 
 
-def places(ds, epoch=0, *, optimize=True):
-    executor = InlineExecutor()
-    plan = optimize_plan(ds._plan) if optimize else ds._plan
-    pipeline = lower_plan(plan, epoch, lambda barrier, at: resolve_barrier(barrier, at, executor))
-    return [row for delivered in executor.run(pipeline) for row in delivered.block.rows()]
+def places(ds, epoch=0):
+    return rows(optimize_plan(ds._plan), epoch)
 
 
 def with_places(ds):
@@ -348,37 +341,6 @@ def test_text_has_fields_quoted_names_and_functions():
         "u.n.z.str.split(pattern='`').list.len() == 2": [True, None],
     }.items():
         assert evaluate_column(parse_expression(text), block).to_pylist() == expected, text
-
-
-def test_new_nodes_keep_pruning_and_places_prevent_it(tmp_path):
-    table = pa.table({"a": range(100), "b": [{"c": i} for i in range(100)], "s": [f"n{i}" for i in range(100)]})
-    pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
-    ds = paceline.data.read_parquet(str(tmp_path))
-    name = col("s").str.upper()
-
-    def num_read(dataset):
-        (source,) = [node.source for node in walk(optimize_plan(dataset._plan)) if isinstance(node, Read)]
-        return sum(unit.num_rows or 0 for unit in source.units())
-
-    for dataset, most in [
-        (ds.with_column("n", name).filter(expr="a >= 90"), 10),
-        (ds.filter(expr="a >= 90 and b.c > 3 and s.str.contains('n')"), 10),
-        (ds.filter(expr=((col("a") >= 90) & name.str.starts_with("N")).alias("is_late")), 10),
-        (ds.with_columns(udf(int)(lambda a: a)(col("a")).alias("f")).filter(expr="a >= 90 and f > 0"), 10),
-        (ds.with_column("r", random()).filter(expr="a >= 90"), 100),
-        (ds.filter(expr=(random() >= 0) & (col("a") >= 90)), 100),
-    ]:
-        assert num_read(dataset) == most
-        assert places(dataset) == places(dataset, optimize=False)
-        assert len(places(dataset)) == 10
-    (source,) = [
-        node.source
-        for node in walk(optimize_plan(ds.with_column("n", name).select_columns("n")._plan))
-        if isinstance(node, Read)
-    ]
-    assert source.schema().names == ["s"]
-    with pytest.raises(ValueError, match="filter must depend on columns only"):
-        paceline.data.read_parquet(str(tmp_path), filter=random() < 0.5)
 
 
 def test_types_are_made_checked_and_converted():

@@ -50,9 +50,6 @@ class Counting(IterableDataset[Any]):
         return iter({"n": number} for number in range(self.num))
 
 
-# torch
-
-
 @pytest.mark.parametrize("num", [0, 1, 17, 1000])
 def test_items_of_a_torch_dataset_come_in_order_from_ranges(num):
     dataset = from_torch(Items(num, lambda index: index**2))
@@ -203,9 +200,6 @@ def test_no_library_is_imported_to_look_at_a_value(run_script):
         "print([name for name in names if name in sys.modules])\n"
     )
     assert ended.stdout == "[]\n", ended.stderr
-
-
-# Libraries that may be missing
 
 
 @pytest.fixture(scope="module")

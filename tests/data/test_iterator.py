@@ -7,7 +7,6 @@ import threading
 
 import jax  # noqa: F401  it sets variables of the environment when it is first imported
 import numpy as np
-import pandas
 import pyarrow as pa
 import pytest
 
@@ -116,17 +115,6 @@ def test_batches_of_one_block_are_views_of_it():
     assert list(DataIterator(feeds).iter_rows()) == table.to_pylist()
 
 
-@pytest.mark.parametrize(
-    ("batch_format", "kind"), [("numpy", dict), ("default", dict), ("pandas", pandas.DataFrame), ("pyarrow", pa.Table)]
-)
-def test_batches_come_in_each_format(batch_format, kind):
-    feeds = Rows([5], columns=lambda n: {"text": [f"row {i}" for i in n], "pair": np.stack([n, n], 1), "id": n})
-    batches = list(DataIterator(feeds).iter_batches(batch_size=4, batch_format=batch_format))
-    assert [type(batch) for batch in batches] == [kind] * 2
-    texts = [batch["text"].to_pylist() if kind is pa.Table else batch["text"].tolist() for batch in batches]
-    assert texts == [["row 0", "row 1", "row 2", "row 3"], ["row 4"]]
-
-
 def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     assert [*map(len, ids(DataIterator(Rows([600])).iter_batches()))] == [256, 256, 88]
     shard = DataIterator(Rows([100]), WorkerShard(1, 4, "equal"), global_batch_size=40)
@@ -187,9 +175,6 @@ def test_an_iterator_continues_in_another_process():
 
 def _numbered(numbers):
     return {"id": numbers}
-
-
-# Batches that are made ahead
 
 
 def test_prefetches_no_more_batches_than_requested():

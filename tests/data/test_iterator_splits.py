@@ -52,22 +52,6 @@ def test_exact_parts_have_every_row_and_equal_ones_leave_out_less_than_one_for_e
         assert seen == set(order) or len(order) < world, "over epochs, no row is left out for good"
 
 
-@pytest.mark.parametrize("mode", ["equal", "exact"])
-def test_rows_one_by_one_go_round_the_workers(mode):
-    for num_rows, world in itertools.product(SIZES, WORKERS):
-        feeds = Rows(units(num_rows))
-        splits = [WorkerShard(rank, world, mode) for rank in range(world)]
-        shards = [[row["id"] for row in DataIterator(feeds, split).iter_rows()] for split in splits]
-        whole = num_rows - num_rows % world
-        assert [row for turn in zip(*shards, strict=False) for row in turn] == list(range(whole))
-        assert sorted(itertools.chain(*shards)) == list(range(whole if mode == "equal" else num_rows))
-
-
-def test_every_worker_can_have_all_rows():
-    for shards in epochs_of(Rows([5, 0, 7]), 3, "all", 4, 2):
-        assert shards == [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]] * 3
-
-
 @pytest.mark.parametrize("window", [1, 4, 7, 1000])
 def test_a_window_moves_rows_within_itself_only(window):
     for num_rows in SIZES:

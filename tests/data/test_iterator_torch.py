@@ -1,8 +1,5 @@
 """Batches as torch tensors: which columns can be one, without a copy where that is safe, and where they go."""
 
-import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -152,7 +149,7 @@ def test_parts_of_several_shapes_are_refused_by_the_name_of_their_column():
 
 
 @pytest.mark.slow
-def test_parts_are_put_together_without_threads_of_torch():
+def test_parts_are_put_together_without_threads_of_torch(run_script):
     script = """
 import os, torch
 import numpy as np
@@ -165,9 +162,8 @@ assert len(os.listdir("/proc/self/task")) == before, "torch works on all cores, 
 torch.cat([torch.from_numpy(part["x"]) for part in parts])
 assert len(os.listdir("/proc/self/task")) > before, "this test sees nothing"
 """
-    environ = {**os.environ, "OMP_NUM_THREADS": "4"}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    ended = run_script(script, env={"OMP_NUM_THREADS": "4"})
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: memory can be pinned")

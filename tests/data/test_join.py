@@ -15,11 +15,8 @@ from made_datasets import READ, BackwardsExecutor, all_rows, cut, listed, readin
 from paceline.data import from_arrow
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec import spill
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor
-from paceline.data.iterator import DataIterator
-from paceline.data.order.feeds import LocalFeeds
 from paceline.data.planning.barriers import Join
 from paceline.data.planning.joins import JOIN_TYPES, JoinSpec
 from paceline.data.planning.key_hashes import hash_keys
@@ -186,33 +183,3 @@ def test_only_the_needed_columns_are_read():
     READ.clear()
     assert joined.take_all() == [{"v_r": 1, "x": 1}]
     assert [columns for _, columns, _ in READ] == [["id", "v"], ["id", "v", "x"]]
-
-
-def make_large_join():
-    ids = np.arange(60_000)
-    left = cut({"id": ids % 1000, "l": ids}, *[[10_000]] * 6)
-    right = cut({"id": ids[:500] * 3, "r": ids[:500]}, [250], [250])
-    return left.join(right, "left_outer", num_partitions=5)
-
-
-@pytest.mark.parametrize("num_processes", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_join_spills_resumes_in_the_middle_of_an_epoch_and_is_the_same_in_processes(
-    data_context, monkeypatch, num_processes
-):
-    wanted = all_rows(make_large_join()).to_numpy()
-    assert len(wanted["l"]) == 60_000
-    assert np.isfinite(wanted["r"]).sum() == sum(60 for each in range(1000) if each % 3 == 0)
-    find_path, spilled = spill.SpillSpace.path, []
-    monkeypatch.setattr(spill.SpillSpace, "path", lambda *args: spilled.append(args) or find_path(*args))
-    data_context.inline_below = 0
-    data_context.execution_options.resource_limits.object_store_memory = 1000  # less than the rows
-    data_context.execution_options.resource_limits.cpu = num_processes
-    iterator = make_large_join().iterator()
-    batches = iterator.iter_batches(batch_size=7_001)
-    begun = iter(batches)
-    head = [next(begun)["l"] for _ in range(3)]
-    rest = DataIterator(LocalFeeds(make_large_join()._plan), cursor=iterator.cursor())
-    tail = [batch["l"] for batch in rest.iter_batches(batch_size=7_001)]
-    begun.close()
-    np.testing.assert_array_equal(np.concatenate([*head, *tail]), wanted["l"])
-    assert len(spilled) == 2 * 8, "of each unit, the rows are in files"

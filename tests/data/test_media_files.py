@@ -1,18 +1,14 @@
 """read_images, read_audio, read_videos and read_numpy: what comes of files, and what is refused."""
 
-from fractions import Fraction
 from pathlib import Path
 
-import av
 import fsspec
 import numpy as np
-import pyarrow.fs
 import pytest
 import soundfile
-from made_datasets import block, pipeline
+from made_datasets import block, pipeline, write_video
 from PIL import Image
 
-import paceline.data
 from paceline.data.block import TensorType
 from paceline.data.read import read_audio, read_images, read_numpy, read_videos
 from paceline.data.sources import numpy as source
@@ -29,17 +25,6 @@ def pictures(tmp_path):
         Image.fromarray(picture(number)).save(tmp_path / f"{number}.png")
     (tmp_path / "notes.txt").write_text("no picture")
     return tmp_path
-
-
-def test_images_of_one_size_are_one_tensor_in_the_order_of_their_names(pictures):
-    dataset = paceline.data.read_images(pictures, include_paths=True)
-    assert pipeline(dataset).num_rows == 5
-    found = block(dataset)
-    assert found.columns["image"].dtype == np.uint8
-    np.testing.assert_array_equal(found.columns["image"], np.stack([picture(number) for number in range(5)]))
-    assert found.columns["path"].to_pylist() == [str(pictures / f"{number}.png") for number in range(5)]
-    filesystem = pyarrow.fs.SubTreeFileSystem(str(pictures), pyarrow.fs.LocalFileSystem())
-    assert block(read_images("0.png", filesystem=filesystem)).num_rows == 1
 
 
 def test_images_of_several_sizes_and_modes_are_ragged_unless_size_and_mode_make_them_alike(tmp_path):
@@ -86,8 +71,6 @@ def test_shuffled_files_have_another_order_in_every_epoch_and_the_same_in_each(p
     assert sorted(orders[0]) == sorted(orders[1]) != orders[0]
 
 
-# Sound and video
-
 RATE = 8000
 
 
@@ -117,20 +100,9 @@ def test_sound_of_several_lengths_and_formats_is_ragged(tmp_path):
     np.testing.assert_allclose(amplitudes[0][0], tone(440)[:, 0], atol=1e-4)
 
 
-def film(path, num_frames=12, height=32, width=48):
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.time_base = Fraction(1, 10)
-        for number in range(num_frames):
-            frame = av.VideoFrame.from_ndarray(np.full((height, width, 3), number * 20 % 256, np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-
-
 def test_each_frame_is_a_row_with_its_number_and_each_video_a_unit(tmp_path):
-    film(tmp_path / "a.mp4")
-    film(tmp_path / "b.mp4", num_frames=3)
+    write_video(tmp_path / "a.mp4")
+    write_video(tmp_path / "b.mp4", num_frames=3)
     dataset = read_videos(tmp_path, include_timestamps=True, include_paths=True)
     assert [task.unit.name for task in pipeline(dataset).tasks] == ["a.mp4", "b.mp4"]
     found = block(dataset)
@@ -147,7 +119,7 @@ def test_each_frame_is_a_row_with_its_number_and_each_video_a_unit(tmp_path):
 
 @pytest.mark.parametrize("content", ["other", "truncated", "sound"])
 def test_broken_video_is_named(tmp_path, content):
-    film(tmp_path / "a.mp4")
+    write_video(tmp_path / "a.mp4")
     soundfile.write(tmp_path / "b.wav", tone(440), RATE)
     whole, sound = (tmp_path / "a.mp4").read_bytes(), (tmp_path / "b.wav").read_bytes()
     broken = {"other": b"no video", "truncated": whole[: len(whole) // 2], "sound": sound}[content]
@@ -158,7 +130,7 @@ def test_broken_video_is_named(tmp_path, content):
 
 
 def test_of_a_video_that_can_be_played_without_its_end_the_frames_up_to_there_come(tmp_path):
-    film(tmp_path / "a.mkv", num_frames=60)
+    write_video(tmp_path / "a.mkv", num_frames=60)
     whole = (tmp_path / "a.mkv").read_bytes()
     (tmp_path / "a.mkv").write_bytes(whole[: len(whole) * 2 // 3])
     indices = block(read_videos(tmp_path)).columns["frame_index"].tolist()

@@ -144,68 +144,69 @@ def test_footers_are_kept_as_long_as_there_is_room(many, monkeypatch):
     assert len(reads) == 4
 
 
-class TestSchemas:
-    def test_files_have_one_schema_or_are_named(self, tmp_path):
-        pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), tmp_path / "1.parquet")
-        pq.write_table(pa.table({"c": [True], "a": pa.array([2**40])}), tmp_path / "2.parquet")
-        pq.write_table(pa.table({"a": [0.5], "b": pa.array(["y"]).dictionary_encode()}), tmp_path / "3.parquet")
-        dataset = read_parquet(tmp_path)
-        assert source_of(dataset).schema().types == [pa.float64(), pa.string(), pa.bool_()]
-        assert [column(dataset, name) for name in "abc"] == [[1.0, 2.0**40, 0.5], ["x", None, "y"], [None, True, None]]
-        assert all(block.schema == source_of(dataset).schema() for block in blocks_of(dataset))
-        pq.write_table(pa.table({"a": ["x"], "c": [False]}), tmp_path / "4.parquet")
-        message = r"'a' has incompatible types: int32 in .*1\.parquet, string in .*4\.parquet"
-        with pytest.raises(ValueError, match=message):
-            read_parquet(tmp_path)
-        assert column(read_parquet(tmp_path, columns=["c"]), "c") == [None, True, None, False]
-
-    def test_columns_that_cannot_be_read_are_named_with_their_file(self, tmp_path):
-        pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
-        pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
-        with pytest.raises(ValueError, match=r"cannot read \S*2\.parquet as Parquet: "):
-            rows_of(read_parquet(tmp_path))
-        pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "1.parquet")
-        with pytest.raises(ValueError, match=r"1\.parquet has two columns named 'a'"):
-            read_parquet(tmp_path)
+def test_files_have_one_schema_or_are_named(tmp_path):
+    pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"c": [True], "a": pa.array([2**40])}), tmp_path / "2.parquet")
+    pq.write_table(pa.table({"a": [0.5], "b": pa.array(["y"]).dictionary_encode()}), tmp_path / "3.parquet")
+    dataset = read_parquet(tmp_path)
+    assert source_of(dataset).schema().types == [pa.float64(), pa.string(), pa.bool_()]
+    assert [column(dataset, name) for name in "abc"] == [[1.0, 2.0**40, 0.5], ["x", None, "y"], [None, True, None]]
+    assert all(block.schema == source_of(dataset).schema() for block in blocks_of(dataset))
+    pq.write_table(pa.table({"a": ["x"], "c": [False]}), tmp_path / "4.parquet")
+    message = r"'a' has incompatible types: int32 in .*1\.parquet, string in .*4\.parquet"
+    with pytest.raises(ValueError, match=message):
+        read_parquet(tmp_path)
+    assert column(read_parquet(tmp_path, columns=["c"]), "c") == [None, True, None, False]
 
 
-class TestTensors:
-    def test_tensors_are_arrays_whatever_their_shapes(self, tmp_path):
-        values = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
-        table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
-        pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
-        dataset = read_parquet(tmp_path)
-        (block,) = blocks_of(dataset)
-        np.testing.assert_array_equal(block.columns["t"], values)
-        assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int16), (2, 3))]
-        rows = pa.array([{"data": [1, 2], "shape": [1, 2]}, {"data": [1, 2, 3], "shape": [3, 1]}])
-        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_variable_shaped_tensor", b"2", rows)
-        found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
-        assert [row.shape for row in found] == [(1, 2), (3, 1)]
+def test_columns_that_cannot_be_read_are_named_with_their_file(tmp_path):
+    pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
+    with pytest.raises(ValueError, match=r"cannot read \S*2\.parquet as Parquet: "):
+        rows_of(read_parquet(tmp_path))
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "1.parquet")
+    with pytest.raises(ValueError, match=r"1\.parquet has two columns named 'a'"):
+        read_parquet(tmp_path)
 
-    @pytest.mark.parametrize("name", ["ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"])
-    def test_tensors_of_ray_are_read_without_ray(self, tmp_path, name):
-        values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
-        rows = pa.array(values.reshape(3, 4).tolist(), pa.list_(pa.float32()))
-        _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", rows)
-        dataset = read_parquet(tmp_path)
-        np.testing.assert_array_equal(blocks_of(dataset)[0].columns["t"], values)
-        assert source_of(dataset).schema().types == [TensorType(np.dtype(np.float32), (2, 2))]
-        _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", pa.concat_arrays([rows[:1], pa.nulls(1, rows.type)]))
-        found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
-        assert (found[0].tolist(), found[1]) == (values[0].tolist(), None)
 
-    @pytest.mark.parametrize("before", ["pass", pytest.param("import ray.data", marks=pytest.mark.slow)])
-    def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path, run_script, before):
-        """In a process of its own: one that has imported Ray Data knows the type, and refuses such a shape itself."""
-        rows = pa.array([[1.0]], pa.list_(pa.float32()))
-        _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", pickle.dumps(Planted()), rows)
-        ended = run_script(f"{before}\nimport paceline.data\nprint(paceline.data.read_parquet('x.parquet').take())")
-        assert not (tmp_path / "planted").exists()
-        if before == "pass":
-            assert ended.stdout == "[{'t': [1.0]}]\n", ended.stderr
-        else:
-            assert re.search(r"cannot read \S*x\.parquet as Parquet", ended.stderr)
+def test_tensors_are_arrays_whatever_their_shapes(tmp_path):
+    values = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
+    table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
+    dataset = read_parquet(tmp_path)
+    (block,) = blocks_of(dataset)
+    np.testing.assert_array_equal(block.columns["t"], values)
+    assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int16), (2, 3))]
+    rows = pa.array([{"data": [1, 2], "shape": [1, 2]}, {"data": [1, 2, 3], "shape": [3, 1]}])
+    _write_extension(tmp_path / "x.parquet", "ray.data.arrow_variable_shaped_tensor", b"2", rows)
+    found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
+    assert [row.shape for row in found] == [(1, 2), (3, 1)]
+
+
+@pytest.mark.parametrize("name", ["ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"])
+def test_tensors_of_ray_are_read_without_ray(tmp_path, name):
+    values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    rows = pa.array(values.reshape(3, 4).tolist(), pa.list_(pa.float32()))
+    _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", rows)
+    dataset = read_parquet(tmp_path)
+    np.testing.assert_array_equal(blocks_of(dataset)[0].columns["t"], values)
+    assert source_of(dataset).schema().types == [TensorType(np.dtype(np.float32), (2, 2))]
+    _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", pa.concat_arrays([rows[:1], pa.nulls(1, rows.type)]))
+    found = blocks_of(read_parquet(tmp_path))[0].columns["t"]
+    assert (found[0].tolist(), found[1]) == (values[0].tolist(), None)
+
+
+@pytest.mark.parametrize("before", ["pass", pytest.param("import ray.data", marks=pytest.mark.slow)])
+def test_a_shape_that_is_no_json_is_not_unpickled(tmp_path, run_script, before):
+    """In a process of its own: one that has imported Ray Data knows the type, and refuses such a shape itself."""
+    rows = pa.array([[1.0]], pa.list_(pa.float32()))
+    _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", pickle.dumps(Planted()), rows)
+    ended = run_script(f"{before}\nimport paceline.data\nprint(paceline.data.read_parquet('x.parquet').take())")
+    assert not (tmp_path / "planted").exists()
+    if before == "pass":
+        assert ended.stdout == "[{'t': [1.0]}]\n", ended.stderr
+    else:
+        assert re.search(r"cannot read \S*x\.parquet as Parquet", ended.stderr)
 
 
 class Planted:
@@ -221,17 +222,17 @@ def _write_extension(path, name, details, storage):
     pq.write_table(pa.Table.from_arrays([storage], schema=pa.schema([field])), path)
 
 
-class TestFilter:
-    @pytest.mark.parametrize("condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250])
-    def test_only_rows_that_match_come(self, many, condition):
-        dataset = read_parquet(many, filter=condition, columns=["x"])
-        assert rows_of(dataset) == [{"x": number / 2} for number in range(250, 300)]
-        assert all(unit.num_rows is None for unit in source_of(dataset).units())
+@pytest.mark.parametrize("condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250])
+def test_only_rows_that_match_come(many, condition):
+    dataset = read_parquet(many, filter=condition, columns=["x"])
+    assert rows_of(dataset) == [{"x": number / 2} for number in range(250, 300)]
+    assert all(unit.num_rows is None for unit in source_of(dataset).units())
 
-    def test_the_order_is_kept_when_pyarrow_filters(self, tmp_path):
-        pq.write_table(pa.table({"n": range(400_000)}), tmp_path / "x.parquet")
-        found = Block.concat(blocks_of(read_parquet(tmp_path, filter=pc.field("n") > 9)))
-        assert (np.diff(found.to_numpy()["n"]) == 1).all()
+
+def test_the_order_is_kept_when_pyarrow_filters(tmp_path):
+    pq.write_table(pa.table({"n": range(400_000)}), tmp_path / "x.parquet")
+    found = Block.concat(blocks_of(read_parquet(tmp_path, filter=pc.field("n") > 9)))
+    assert (np.diff(found.to_numpy()["n"]) == 1).all()
 
 
 def test_files_without_rows_give_none_but_their_columns(tmp_path):
@@ -353,12 +354,14 @@ def test_pruned_and_filtered_is_filtered(path, case, group, statistics):
         (col("s") != "a", [2]),
         (col("n") == 99, []),
         (col("n") + 1 < 5, [0, 1, 2]),
+        (((col("n") >= 20) & col("s").str.contains("c")).alias("is_late"), [2]),
+        (col("u").struct["v"] > 3, [0, 1, 2]),
         (col("n") < "5", [0, 1, 2]),
         (col("nowhere") < 5, [0, 1, 2]),
     ],
 )
 def test_a_row_group_in_which_no_row_can_match_is_not_read(tmp_path, predicate, kept):
-    table = pa.table({"n": range(30), "s": ["a"] * 10 + [None] * 10 + ["c"] * 10})
+    table = pa.table({"n": range(30), "s": ["a"] * 10 + [None] * 10 + ["c"] * 10, "u": [{"v": n} for n in range(30)]})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
     source = source_of(read_parquet(tmp_path / "x.parquet"))
     pruned = source.prune_units(predicate)

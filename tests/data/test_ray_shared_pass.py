@@ -36,22 +36,6 @@ def test_workers_that_have_not_come_are_waited_for_and_then_given_up():
     assert state.in_flight == 0
 
 
-def test_neither_a_worker_that_lags_nor_rows_that_cannot_be_cut_stop_one_that_has_nothing_left():
-    state = SharedPass(RANKS, 10, PLENTY)
-    takers = [state.join(rank) for rank in RANKS]
-    add_block(state, 0)
-    take_all(state, takers[0])
-    takers[0].is_asking = True
-    assert not state.wants_more(0, now=0)
-    state.mark_passed(takers[0], 1)
-    assert state.wants_more(0, now=0)
-    uncut = SharedPass(RANKS, 10, PLENTY)
-    uncut.join(0).is_asking = True
-    uncut.add_block(10)
-    assert uncut.in_flight == 10
-    assert uncut.wants_more(0, now=0)
-
-
 def test_a_pass_that_is_over_is_kept_for_those_that_come_a_little_later():
     state = SharedPass(RANKS, 10, PLENTY)
     first = state.join(0)
@@ -215,8 +199,10 @@ class Sharing(RuleBasedStateMachine):
         wanted = self.state.wants_more(0, self.now)
         if not waiting:
             assert not wanted
-        elif wanted and kept:
-            self.given_up |= missing
+        elif kept:
+            self.given_up |= missing if wanted else set()
+        else:
+            assert wanted
 
     @invariant()
     def held_is_what_somebody_is_not_past_and_is_in_no_file(self):

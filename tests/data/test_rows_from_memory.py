@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_datasets import blocks_of, column, rows_of, source_of
+from made_datasets import blocks_of, rows_of, source_of
 
 from paceline import data
 from paceline.data.block import TensorType
@@ -97,12 +97,6 @@ def test_projection_is_selection():
     assert found == [{"c": "x", "a": 1}, {"c": "y", "a": 2}]
     assert source.project_columns(["a", "b", "c"]) is None
     assert source.project_columns(["nowhere"]) is None
-
-
-@pytest.mark.parametrize("n", [0, 1, 17, 1000])
-def test_a_range_has_the_numbers_from_zero(n):
-    assert column(data.range(n), "id") == list(range(n))
-    assert sum(unit.num_rows for unit in source_of(data.range(n)).units()) == n
 
 
 def test_tensors_of_a_range_are_filled_with_the_number_and_long_units_come_in_pieces():

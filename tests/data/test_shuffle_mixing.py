@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline.data
-from paceline.data.exec.pipeline import check_gpus
 from paceline.data.exec.process_supervisor import visible_devices
 from paceline.data.order.shuffle import argsort_hashes, permutation, shuffle_quality
-from paceline.data.planning.plan import PoolSpec
 
 
 def parse_quality(stats):
@@ -64,11 +62,6 @@ def test_rows_in_order_have_none(num):
     assert shuffle_quality(np.arange(num)[::-1]) < (0.5 if num < 10 else 0.1)
 
 
-@given(st.integers(50, 3000), st.integers(0, 1000))
-def test_a_random_order_is_near_one(num, seed):
-    assert shuffle_quality(permutation(num, seed)) > 0.8
-
-
 def test_almost_every_random_order_is_one_and_those_that_keep_neighbours_or_only_jump_are_not():
     assert np.mean([shuffle_quality(permutation(2000, seed)) == 1.0 for seed in range(300)]) > 0.95
     files = np.concatenate([np.arange(100) + 100 * file for file in permutation(100, 0)])
@@ -95,9 +88,6 @@ def test_processes_of_a_pool_see_gpus_from_the_last_on(each, slots):
 
 
 def test_more_gpus_than_there_are_are_refused_by_name(monkeypatch):
-    check_gpus("map_batches(f)", PoolSpec(num_gpus=1), 1)
-    with pytest.raises(ValueError, match=r"map_batches\(f\) needs 2 GPUs per process .* 1 are available"):
-        check_gpus("map_batches(f)", PoolSpec(num_gpus=2), 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     class Model:

@@ -288,19 +288,6 @@ for rows in (numbers, numbers.random_shuffle(seed=1)):
 """
 
 
-@pytest.mark.slow
-def test_more_rows_than_the_memory_of_the_control_group(run_script, tmp_path):
-    with contextlib.ExitStack() as stack:
-        try:
-            group = stack.enter_context(small_memory(500 << 20))
-        except OSError as problem:
-            pytest.skip(f"no control group can be made here ({problem}): a small memory was not tried")
-        procs, env = str(group / "cgroup.procs"), {"TMPDIR": str(tmp_path)}
-        ended = run_script(IN_A_SMALL_GROUP, procs, env=env, timeout=300)
-        wait_until(lambda: not (group / "cgroup.procs").read_text())
-        assert (ended.returncode, ended.stdout.split()) == (0, ["100000"] * 2), ended.stderr
-
-
 TEN_TIMES_THE_LIMIT = """
 import os, sys
 import numpy as np
@@ -344,16 +331,23 @@ print("unique", flush=True)
 
 
 @pytest.mark.slow
-def test_every_exchange_of_ten_times_the_limit_stays_within_a_small_memory(run_script, tmp_path):
+@pytest.mark.parametrize(
+    ("script", "limit", "printed"),
+    [
+        (IN_A_SMALL_GROUP, 500 << 20, ["100000"] * 2),
+        (TEN_TIMES_THE_LIMIT, 450 << 20, ["sort", "group", "join", "shuffle", "unique"]),
+    ],
+    ids=["more than there is", "ten times the limit"],
+)
+def test_every_exchange_stays_within_the_memory_of_the_control_group(run_script, tmp_path, script, limit, printed):
     with contextlib.ExitStack() as stack:
         try:
-            group = stack.enter_context(small_memory(450 << 20))
+            group = stack.enter_context(small_memory(limit))
         except OSError as problem:
             pytest.skip(f"no control group can be made here ({problem}): a small memory was not tried")
-        env = {"TMPDIR": str(tmp_path)}
-        ended = run_script(TEN_TIMES_THE_LIMIT, str(group / "cgroup.procs"), env=env, timeout=300)
+        ended = run_script(script, str(group / "cgroup.procs"), env={"TMPDIR": str(tmp_path)}, timeout=300)
         wait_until(lambda: not (group / "cgroup.procs").read_text())
-        assert ended.stdout.split() == ["sort", "group", "join", "shuffle", "unique"], ended.stderr
+        assert (ended.returncode, ended.stdout.split()) == (0, printed), ended.stderr
 
 
 def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path):

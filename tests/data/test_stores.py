@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import subprocess
-import sys
 import uuid
 
 import fsspec
@@ -204,12 +202,12 @@ def test_any_filesystem_of_fsspec_will_do():
         memory.rm(root, recursive=True)
 
 
-def test_what_a_killed_writer_had_staged_is_swept_by_the_next(place, staged):
+def test_what_a_killed_writer_had_staged_is_swept_by_the_next(place, staged, run_script):
     left = (
         "import sys; from pathlib import Path; from paceline.data.sinks import targets; "
         "Path(sys.argv[1], targets.new_staging_name(targets.STORE_PREFIX)).mkdir()"
     )
-    subprocess.run([sys.executable, "-c", left, str(staged)], check=True, timeout=100)
+    run_script(left, str(staged))
     assert len(os.listdir(staged)) == 1
     write_parquet(dataset_of([_rows(1)]), place)
     assert os.listdir(staged) == []

@@ -46,17 +46,6 @@ def test_batches_are_what_pandas_reads(tmp_path, frame, monkeypatch):
     assert [unit.file for unit in source_of(read_csv(tmp_path)).units()] == [unit.file for unit in units]
 
 
-@pytest.mark.usefixtures("frame")
-def test_projection_is_selection(tmp_path):
-    source = source_of(read_csv(tmp_path))
-    projected = source.project_columns(["x", "n"])
-    assert projected.schema().names == ["x", "n"]
-    found = [row for unit in projected.units() for block in unit.read() for row in block.rows()]
-    assert found == [{"x": row["x"], "n": row["n"]} for row in rows_of(read_csv(tmp_path))]
-    assert source.project_columns([]) is None
-    assert source.project_columns(["nowhere"]) is None
-
-
 def test_the_schema_is_that_of_the_first_file_and_its_columns_have_different_names(tmp_path):
     (tmp_path / "k=7").mkdir()
     (tmp_path / "k=7/a.csv").write_text("n,x,empty\n1,1.5,\n")

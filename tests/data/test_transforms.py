@@ -1,7 +1,5 @@
 """Transforms give the rows that pandas gives, however rows are cut; where functions run; and wrong arguments."""
 
-import pickle
-
 import cloudpickle
 import numpy as np
 import pandas as pd
@@ -126,16 +124,6 @@ def test_a_sample_has_about_its_fraction_of_the_rows_and_another_with_another_se
     assert first != {number - 5000 for number in found[0] if number >= 5000}
 
 
-def test_a_generator_may_give_any_number_of_batches():
-    def tripled(batch):
-        for value in batch["id"]:
-            if value % 2:
-                yield {"id": np.repeat(value, 3)}
-
-    dataset = numbers([3], [2]).map_batches(tripled)
-    assert [row["id"] for row in dataset.take_all()] == [1, 1, 1, 3, 3, 3]
-
-
 def test_arguments_reach_functions():
     def plus(batch, first, *, second):
         return {"id": batch["id"] + first + second}
@@ -207,18 +195,6 @@ def test_a_class_is_made_once_for_each_use_in_a_process_and_keeps_its_state():
     assert Counted.made == 2
 
 
-def test_plans_pickle_with_their_functions_and_closures():
-    dataset = numbers([3], [2]).map_batches(plus_one).filter(expr="id > 1").select_columns(["id"]).limit(2)
-    assert pickle.loads(pickle.dumps(dataset)).take_all() == [{"id": 2}, {"id": 3}]
-    offset = 5
-    dataset = numbers([3]).map(lambda row: {"id": row["id"] + offset}).random_shuffle(seed=3).sort("id")
-    assert cloudpickle.loads(cloudpickle.dumps(dataset)).take_all() == [{"id": 5}, {"id": 6}, {"id": 7}]
-
-
-def plus_one(batch):
-    return {"id": batch["id"] + 1}
-
-
 class Model:
     def __call__(self, batch):
         return batch
@@ -238,6 +214,8 @@ def choose_pool(fn, **given):
         (function, {}, None),
         (function, {"concurrency": 4}, None),
         (function, {"compute": TaskPoolStrategy(3)}, None),
+        (function, {"compute": "tasks"}, None),
+        (function, {"compute": "actors"}, PoolSpec(1, 4)),
         (function, {"num_gpus": 1}, PoolSpec(1, 1, 1.0, 1.0)),
         (function, {"num_gpus": 0.5, "concurrency": 4}, PoolSpec(1, 4, 1.0, 0.5)),
         (function, {"compute": ActorPoolStrategy(size=2)}, PoolSpec(2, 2)),
@@ -248,6 +226,7 @@ def choose_pool(fn, **given):
         (Model, {"compute": ActorPoolStrategy(min_size=2)}, PoolSpec(2, 4)),
         (Model, {"compute": ActorPoolStrategy(min_size=8)}, PoolSpec(8, 8)),
         (Model, {"compute": ActorPoolStrategy(max_size=6)}, PoolSpec(1, 6)),
+        (Model, {"compute": ActorPoolStrategy(min_size=1, max_size=4, initial_size=3)}, PoolSpec(3, 4)),
         (Model, {"num_gpus": 1, "concurrency": 2}, PoolSpec(2, 2, 1.0, 1.0)),
     ],
 )

@@ -199,57 +199,6 @@ def test_webdataset_shards_are_the_same_every_time_and_the_encoder_is_a_function
     assert _members(_one(tmp_path / "b")) == {"00000000.x": b"1", "00000000.y": b"2"}
 
 
-UNITS = (
-    [{"x": np.arange(3), "y": np.array([0.5, 1.5, 2.5]), "text": pa.array(["a", None, "ü"])}],
-    [{"x": np.arange(3, 5), "y": np.array([3.5, 4.5]), "text": pa.array(["d", "e"])}],
-)
-EXPECTED = [{"x": x, "y": x + 0.5, "text": text} for x, text in enumerate(["a", None, "ü", "d", "e"])]
-
-
-@pytest.mark.parametrize(
-    ("write", "read", "arguments"),
-    [
-        ("write_parquet", paceline.data.read_parquet, {"max_rows_per_file": 2}),
-        ("write_csv", paceline.data.read_csv, {}),
-        ("write_csv", paceline.data.read_csv, {"compression": "gzip"}),
-        ("write_json", paceline.data.read_json, {}),
-        ("write_json", paceline.data.read_json, {"compression": "gzip"}),
-        ("write_tfrecords", paceline.data.read_tfrecords, {}),
-    ],
-)
-def test_rows_come_back_in_their_order(write, read, arguments, tmp_path):
-    getattr(dataset_of(*UNITS), write)(str(tmp_path / "out"), **arguments)
-    (tmp_path / "out" / ".writing-1").mkdir()
-    (tmp_path / "out" / ".writing-1" / "half.parquet").write_bytes(b"a write in progress, which is not read")
-    back = read(str(tmp_path / "out")).take_all()
-    for row in back:
-        if isinstance(row["text"], bytes):
-            row["text"] = row["text"].decode()
-        elif write == "write_csv" and row["text"] is None:
-            row["text"] = ""
-    expected = [{**row, "text": row["text"] or ""} for row in EXPECTED] if write == "write_csv" else EXPECTED
-    assert [{name: row[name] for name in ("x", "y", "text")} for row in back] == expected
-
-
-def test_tensors_images_and_samples_come_back(tmp_path):
-    image = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
-    rows = dataset_of([{"image": image}])
-    rows.write_parquet(tmp_path / "parquet")
-    rows.write_numpy(tmp_path / "numpy", column="image")
-    rows.write_images(tmp_path / "images", "image")
-    for back in (
-        paceline.data.read_parquet(str(tmp_path / "parquet")).take_batch(2)["image"],
-        paceline.data.read_numpy(str(tmp_path / "numpy")).take_batch(2)["data"],
-        paceline.data.read_images(str(tmp_path / "images")).take_batch(2)["image"],
-    ):
-        assert back.dtype == np.uint8
-        np.testing.assert_array_equal(back, image)
-    samples = {"__key__": pa.array(["a", "b", "c"]), "txt": pa.array(["x", "y", "z"]), "cls": np.arange(3)}
-    dataset_of([samples]).write_webdataset(tmp_path / "samples", max_rows_per_file=2)
-    back = paceline.data.read_webdataset(str(tmp_path / "samples")).take_all()
-    assert [(row["__key__"], row["txt"], row["cls"]) for row in back] == [("a", "x", 0), ("b", "y", 1), ("c", "z", 2)]
-
-
 STRANGE = np.empty(1, object)
 STRANGE[0] = range(3)
 

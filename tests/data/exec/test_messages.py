@@ -2,7 +2,6 @@
 
 import selectors
 import socket
-import typing
 
 import msgspec
 import pytest
@@ -12,12 +11,6 @@ from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.message_socket import MessageSocket, ServiceSocket
 from paceline.data.exec.packed_blocks import BlockLayout
 
-TAGS = {
-    messages.ToProcess: ["job", "work", "lend", "feed", "feed end", "drop"],
-    messages.ToMember: ["opened", "block", "end", "failed", "answer"],
-    messages.FromProcess: ["ready", "want", "wrote", "need", "done"],
-    messages.FromMember: ["open", "passed", "leave", "released", "ask"],
-}
 LAYOUT = BlockLayout(3, 64, ("x",))
 
 
@@ -30,11 +23,6 @@ def ends():
     yield pair
     for end in (*pair, selector):
         end.close()
-
-
-@pytest.mark.parametrize("union", TAGS, ids=["to process", "to member", "from process", "from member"])
-def test_tags_are_explicit_and_stay(union):
-    assert [kind.__struct_config__.tag for kind in typing.get_args(union)] == TAGS[union]
 
 
 def test_messages_arrive_as_structs_with_the_arenas_they_name_first(ends):

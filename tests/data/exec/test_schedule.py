@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -285,23 +284,6 @@ def test_every_row_comes_once_and_in_order_whatever_dies(world, data):
     world.obey()
     assert world.schedule.in_flight == 0
     assert set(world.blocks) == world.freed
-
-
-@settings(max_examples=60, deadline=None)
-@given(worlds)
-def test_buffers_no_more_than_the_bound_for_members_that_stall(world):
-    for number, reader in world.readers.items():
-        world.join(number, reader)
-    world.obey()
-    for _ in range(1000):
-        actions = [act for act in world.actions() if act.__defaults__ and act.__defaults__[0] not in world.readers]
-        if not actions:
-            break
-        actions[0]()
-        world.obey()
-    else:
-        pytest.fail("the readers do not stop")
-    assert all(reader.passed == 0 for reader in world.readers.values())
 
 
 def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own():

@@ -1,6 +1,5 @@
 """Encoders, tokenizers, vectorizers and the hasher: categories and texts as numbers; and what is missing, filled."""
 
-import json
 import math
 from collections import Counter
 from datetime import date
@@ -60,17 +59,12 @@ def test_both_zeros_are_the_same_category(make, zeros):
     assert 0 in np.ravel(found) or 1 in np.ravel(found)
 
 
-def test_the_most_frequent_categories_and_tokens_come_first_and_of_equals_the_first():
+def test_the_most_frequent_categories_come_first_and_of_equals_the_first():
     encoder = OneHotEncoder(["c"], max_categories={"c": 2})
     ds = cut({"c": ["x", "green", "red", "red", "blue", "green"]}, [1, 2], [3])
     found = as_columns(encoder.fit_transform(ds))["c"]
     assert encoder.stats_ == {"unique_values(c)": {"green": 0, "red": 1}}
     assert found.tolist() == [[0, 0], [1, 0], [0, 1], [0, 1], [0, 0], [1, 0]]
-    texts = ["Jimmy likes volleyball", "Bob likes volleyball too", "Bob also likes fruit jerky"]
-    vectorizer = pp.CountVectorizer(["t"], max_features=3)
-    found = as_columns(vectorizer.fit_transform(cut({"t": texts}, [2], [1])))["t"]
-    assert vectorizer.stats_ == {"token_counts(t)": {"likes": 3, "volleyball": 2, "Bob": 2}}
-    assert found.tolist() == [[1, 1, 0], [1, 1, 1], [1, 0, 1]]
 
 
 def test_ordinals_of_what_is_in_lists_and_tensors_and_of_whole_lists():
@@ -140,8 +134,6 @@ def test_categories_become_those_of_pandas():
     assert batch["level"].cat.codes.tolist() == [1, 0, -1]
 
 
-# Texts
-
 TEXTS = st.lists(st.one_of(st.none(), st.text("ab ü", max_size=8)), max_size=12)
 
 
@@ -172,17 +164,10 @@ def test_a_function_of_ones_own_tokenizes_into_another_column():
     assert [list(words) for words in found["words"]] == [["A", "B"], ["C"]]
 
 
-def test_hashes_are_the_same_in_every_process(run_script):
+def test_hashes_stay_what_they_are():
+    """A later release must put tokens where earlier ones did, or trained models are lost."""
     tokens = ["a", "", "volleyball", "grün", "\ud800"]
-    script = (
-        "import json, sys\nfrom paceline.data.preprocessors.text import hash_bucket\n"
-        "print(json.dumps([hash_bucket(token, 1 << 40) for token in json.loads(sys.argv[1])]))"
-    )
-    ended = run_script(script, json.dumps(tokens), env={"PYTHONHASHSEED": "7"})
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == [hash_bucket(token, 1 << 40) for token in tokens]
-    # Written down: a later release must put tokens where earlier ones did, or trained models are lost.
-    assert [hash_bucket(token, 1 << 20) for token in tokens[:4]] == [936123, 178261, 944670, 120709]
+    assert [hash_bucket(token, 1 << 20) for token in tokens] == [936123, 178261, 944670, 120709, 336491]
 
 
 def test_columns_are_added_up_by_the_hashes_of_their_names():
@@ -193,9 +178,6 @@ def test_columns_are_added_up_by_the_hashes_of_their_names():
         expected[:, hash_bucket(name, 2)] += counts
     assert list(found) == ["I", "like", "dislike", "hashed"]
     assert found["hashed"].tolist() == expected.tolist()
-
-
-# SimpleImputer: null and nan are filled, in every kind of column
 
 
 @settings(max_examples=40, deadline=None)
@@ -230,12 +212,6 @@ def test_the_most_frequent_value_fills_columns_of_every_kind(values, fill):
     missing = [x is None or (isinstance(x, float) and math.isnan(x)) for x in values.to_pylist()]
     expected = [fill if gone else x for gone, x in zip(missing, values.to_pylist(), strict=True)]
     assert [row["x"] for row in found.rows()] == expected
-
-
-def test_of_equally_frequent_values_the_first_is_chosen():
-    for units in ([[4]], [[1], [3]], [[2, 2]]):
-        imputer = pp.SimpleImputer(["x"], "most_frequent").fit(cut({"x": ["b", "a", "c", None]}, *units))
-        assert imputer.stats_ == {"most_frequent(x)": "b"}
 
 
 def test_a_constant_needs_no_fit_makes_a_column_that_is_not_there_and_adds_a_category():

@@ -97,9 +97,6 @@ def test_quantiles_beyond_the_precision_are_off_by_no_more_ranks_than_is_said(va
     assert np.abs(ranks - wanted).max() < math.log2(num / precision) / precision
 
 
-# Normalizers and powers
-
-
 ROWS = st.lists(st.tuples(*[st.floats(-1e3, 1e3, allow_subnormal=False)] * 3), min_size=1, max_size=10)
 
 
@@ -139,9 +136,6 @@ def test_what_is_missing_stays_missing():
     frame = pd.DataFrame({"a": [1.0, None], "b": pd.array([None, 2], "Int64")})
     found = Concatenator(["a", "b"]).transform_batch(frame)
     np.testing.assert_array_equal(np.stack(found["concat_out"]), [[1, np.nan], [np.nan, 2]])
-
-
-# Bins: what pandas.cut does
 
 
 VALUES_TO_CUT = st.one_of(st.just(math.nan), st.integers(-5, 15).map(float), st.floats(-5, 15, allow_subnormal=False))
@@ -194,9 +188,6 @@ def test_bins_may_be_called_by_categories_or_have_an_integer_type():
     assert found["x"].cat.codes.tolist() == [0, 1, -1]
     assert found["y"].dtype == np.int8
     assert found["y"].tolist() == [0, 1, 1]
-
-
-# Concatenator: columns become vectors, in their order, with the type NumPy would choose
 
 
 @settings(max_examples=40, deadline=None)

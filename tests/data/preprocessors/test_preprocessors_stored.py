@@ -6,7 +6,6 @@ import math
 import subprocess
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,6 @@ from made_datasets import cut
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import Preprocessor, StandardScaler, Tokenizer
 from paceline.data.preprocessors.json_values import from_json_value, to_json_value
-from paceline.train import Checkpoint
 
 ROWS = {
     "x": [1.5, -2.0, 0.25, 7.0],
@@ -101,17 +99,6 @@ for path in sorted(Path.cwd().glob("*.json")):
     ended = run_script(script, json.dumps(ROWS), env={"PYTHONHASHSEED": "3"})
     assert ended.returncode == 0, ended.stderr
     assert [json.loads(line) for line in ended.stdout.splitlines()] == expected
-
-
-def test_a_preprocessor_goes_into_a_checkpoint_both_ways(tmp_path):
-    one = fitted(PREPROCESSORS[-1])
-    state = Checkpoint.from_dict({"w": np.zeros(2), "preprocessor": one.to_dict()})
-    directory = Path(state.to_directory(tmp_path / "state"))
-    back = Checkpoint.from_directory(directory).to_dict()
-    assert shown(Preprocessor.from_dict(back["preprocessor"])) == shown(one)
-    one.save(directory / "preprocessor.json")
-    with Checkpoint.from_directory(directory).as_directory() as path:
-        assert shown(Preprocessor.load(Path(path) / "preprocessor.json")) == shown(one)
 
 
 def test_a_file_is_replaced_and_never_written_to(tmp_path):

@@ -52,11 +52,6 @@ def test_gives_the_numbers_of_ray(preprocessor, columns, expected):
     np.testing.assert_allclose(fit_transform(preprocessor, **columns)["t"].tolist(), expected, rtol=1e-12, atol=1e-19)
 
 
-def test_splits_as_ray_does():
-    tokens = Tokenizer(["t"]).transform_batch({"t": TEXTS})["t"]
-    assert [list(each) for each in tokens] == [["a", "b", "a"], ["c", "", "b"], [""], ["B", "b"]]
-
-
 @pytest.mark.parametrize(
     "name", sorted(set(preprocessors.__all__) - {"PreprocessorNotFittedException", "Preprocessor"})
 )
