@@ -90,7 +90,7 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
     """Runs source as a script of its own, in `tmp_path`, and returns how it ended and what it printed."""
 
     def run(
-        source: str, *args: str, env: Mapping[str, str] | None = None, timeout: float = 60
+        source: str, *args: str, env: Mapping[str, str] | None = None, timeout: float = 240
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"
         script.write_text(source)

@@ -14,7 +14,7 @@ _TAKES_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); 
 HIDE, SHOW, OTHER_SCREEN = "\x1b[?25l", "\x1b[?25h", "\x1b[?1049h"
 
 
-def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=60, env=None, act=None, **streams):
+def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=240, env=None, act=None, **streams):
     """How the program ended, and everything that came out of its terminal.
 
     `act(text, keys)` is called whenever more came out, with all of it and where to type to the program; the terminal is
