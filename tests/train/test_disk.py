@@ -205,7 +205,7 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
                 train.get_all_reported_checkpoints()
             except StorageError as error:
                 errors.append((i, str(error)))
-        return errors
+        return train.collective.gather(errors)
 
     events = {}
 
@@ -214,9 +214,10 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
             events[metrics[0]["i"]] = (metrics, checkpoint)
 
     result = fit(function, callbacks=[Reports()])
-    ((i, text),) = result.return_value
+    ((i, text),), ((_, own),) = result.return_value
     assert i == (1 if mode is CheckpointUploadMode.SYNC or first == "the failing rank" else 2)
     assert "report 2: rank 1 cannot stage the checkpoint: [Errno 28] No space left on device" in text
+    assert ("this rank" in own, "cannot stage the checkpoint: [Errno 28]" in own) == (mode.value == "ASYNC", True)
     assert [metrics["i"] for _, metrics in result.best_checkpoints] == [0, 2, 3]
     assert result.checkpoint.to_dict() == {"i": 3}
     assert sorted(events) == [0, 1, 2, 3], "callbacks are called for the reports after it, too"

@@ -13,7 +13,7 @@ import pytest
 
 from paceline import train
 from paceline._view.run_reader import RunReader
-from paceline.train import Checkpoint, CheckpointUploadMode, Result, UserCallback
+from paceline.train import Checkpoint, Result, UserCallback
 from paceline.train.loggers import CSVLoggerCallback, JsonLoggerCallback
 
 
@@ -195,21 +195,6 @@ def test_functions_of_a_session_are_refused_outside_of_one():
             function()
     with pytest.raises(RuntimeError, match="`report` cannot be used"):
         train.report({})
-
-
-def test_async_reports_are_committed_by_the_time_fit_returns(fit):
-    def function():
-        for i in range(4):
-            state = {"i": i, "weights": np.full(1000, i)}
-            train.report(
-                {"i": i}, checkpoint=Checkpoint.from_dict(state), checkpoint_upload_mode=CheckpointUploadMode.ASYNC
-            )
-            state["weights"][:] = -1  # What was reported must not change with it.
-        assert [c.metrics["i"] for c in train.get_all_reported_checkpoints()] == [0, 1, 2, 3]
-
-    result = fit(function)
-    assert result.checkpoint.to_dict()["i"] == 3
-    assert result.checkpoint.to_dict()["weights"].tolist() == [3] * 1000
 
 
 def test_workers_draw_different_random_numbers_on_every_rank_and_in_every_run(fit):
