@@ -177,6 +177,11 @@ def test_num_workers_0_runs_in_this_very_process(fit):
     assert isinstance(caught.value.worker_failures[0], ZeroDivisionError)
 
 
+def test_a_run_with_a_range_starts_with_as_many_as_there_are_cores(fit):
+    size = fit(lambda: train.get_context().get_world_size(), (1, 3)).return_value
+    assert size == min(3, len(os.sched_getaffinity(0)))
+
+
 def test_collectives_give_everyone_what_rank_0_has_and_what_all_have_in_the_order_of_ranks(fit):
     def function():
         rank = train.get_context().get_world_rank()
