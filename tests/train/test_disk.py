@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fits import count_up
 
 from paceline import train
 from paceline._storage import commit, files
@@ -147,15 +148,10 @@ def test_a_journal_without_room_is_one_clear_error_and_the_next_driver_recovers(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, bytes(data)[:left])
 
-    def function():
-        last = train.get_checkpoint()
-        for i in range(last.to_dict()["i"] + 1 if last else 0, 6):
-            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
-
     monkeypatch.setattr(os, "write", write_until_full)
     monkeypatch.setattr(files, "FULL_DISK_PATIENCE_S", 0.0)
     with pytest.raises(ControllerError) as caught:
-        fit(function)
+        fit(count_up(6))
     text = str(caught.value)
     assert text.startswith("StorageError: the run's journal cannot be written: ")
     assert f"{tmp_path}/run/journal.jsonl" in text
@@ -163,8 +159,8 @@ def test_a_journal_without_room_is_one_clear_error_and_the_next_driver_recovers(
     assert isinstance(caught.value.__cause__, StorageError)
     monkeypatch.undo()
     committed = sorted(path.name for path in (tmp_path / "run").glob("checkpoint_*"))
-    result = fit(function)
-    assert result.metrics == {"i": 5}
+    result = fit(count_up(6))
+    assert result.metrics["i"] == 5
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4, 5]
     assert set(committed) <= {path.name for path in (tmp_path / "run").glob("checkpoint_*")}, "none was lost"
 
@@ -246,24 +242,12 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
     assert [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints] == [{"i": 2}]
 
 
-def count(until, *, fail_at=None):
-    def function():
-        last = train.get_checkpoint()
-        start = last.to_dict()["i"] + 1 if last else 0
-        for i in range(start, until):
-            train.report({"i": i, "start": start}, checkpoint=checkpoint_of(i, 100))
-            if i == fail_at:
-                os._exit(1)
-
-    return function
-
-
 @pytest.fixture(scope="module")
 def failed_run(fit_in, tmp_path_factory):
     """A run that failed after four checkpoints, of which three are kept."""
-    path = tmp_path_factory.mktemp("runs")
+    path, function = tmp_path_factory.mktemp("runs"), count_up(9, 3, lambda: os._exit(1), rank=0)
     with pytest.raises(WorkerGroupError):
-        fit_in(path, count(9, fail_at=3), 1, checkpoint_config=train.CheckpointConfig(num_to_keep=3))
+        fit_in(path, function, 1, checkpoint_config=train.CheckpointConfig(num_to_keep=3))
     return path / "run"
 
 
@@ -300,7 +284,7 @@ def test_a_damaged_file_in_the_newest_checkpoint_costs_that_checkpoint_only_and_
     damaged, fit, victim, damage, capsys, caplog
 ):
     damage(damaged.root / "checkpoint_000004" / victim)
-    result = fit(count(5), 1)
+    result = fit(count_up(5), 1)
     assert result.metrics == {"i": 4, "start": 3}, "went on from the one before"
     output = capsys.readouterr().err + caplog.text
     assert "checkpoint_000004" in output
@@ -335,7 +319,7 @@ def test_with_every_checkpoint_broken_the_run_begins_anew_or_from_what_it_was_gi
         path.write_bytes(b"")
     (tmp_path / "given").mkdir()
     given = Checkpoint.from_dict({"i": 6, "weights": np.zeros(1)}).to_directory(tmp_path / "given")
-    result = fit(count(9), 1, resume_from_checkpoint=Checkpoint(given) if with_initial else None)
+    result = fit(count_up(9), 1, resume_from_checkpoint=Checkpoint(given) if with_initial else None)
     assert result.metrics == {"i": 8, "start": 7 if with_initial else 0}
     output = capsys.readouterr().err
     assert output.count("skipping a corrupt checkpoint") == 3

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import threading
 from pathlib import Path
@@ -35,20 +34,6 @@ def test_every_worker_runs_the_function_once_knows_its_rank_and_prints_to_its_lo
     out = capsys.readouterr().out
     assert "[rank 0] hello from 0\n" in out
     assert "hello from 1" not in out
-
-
-def test_metrics_without_a_checkpoint_are_kept_one_row_per_report(fit):
-    def function():
-        for i in range(5):
-            train.report({"i": i, "eval": {"loss": 1 / (i + 1)}, "nan": math.nan, "inf": -math.inf})
-        train.report({"a": np.float32(0.5), "b": np.int64(3), "c": np.array([2.0])})
-
-    result = fit(function)
-    assert result.metrics == {"a": 0.5, "b": 3, "c": 2.0}, "scalars of numpy become numbers"
-    rows = result.metrics_dataframe
-    assert rows["i"].tolist()[:5] == [0, 1, 2, 3, 4]
-    assert rows["eval/loss"].tolist()[1] == 0.5
-    assert (math.isnan(rows["nan"][0]), rows["inf"][0]) == (True, -math.inf)
 
 
 def test_tuples_and_small_arrays_come_back_as_they_were_and_are_lists_in_files_and_views(fit):

@@ -173,13 +173,6 @@ def test_a_second_driver_is_told_who_holds_the_run(s3_path: str):
     assert _fit(s3_path).checkpoint.to_dict() == {"step": 2}
 
 
-def test_a_store_that_refuses_is_told_before_any_worker_starts(proxied_path, s3_proxy, spool):
-    s3_proxy.plant("403", times=1000)
-    with pytest.raises(StorageError, match="hint: check the credentials"):
-        _fit(proxied_path)
-    assert not list(spool.rglob("rank_*.log"))
-
-
 def test_a_store_that_cannot_be_reached_is_told_with_what_to_check(spool: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in {**s3_variables("127.0.0.1:1"), "PACELINE_STORAGE_PATIENCE_S": "0.5"}.items():
         monkeypatch.setenv(name, value)
