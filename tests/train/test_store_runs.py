@@ -35,6 +35,7 @@ def function(config):
         directory = train.staging_directory()
         (directory / "step").write_text(str(step))
         (directory / f"rank_{{rank}}").write_text(str(step))
+        (directory / "same").write_text(str(rank))
         train.report({{"step": step, "start": start}}, checkpoint=Checkpoint.from_directory(directory))
         if step == 3 and not start:
             if rank == 0:
@@ -103,12 +104,14 @@ def test_a_run_goes_on_from_the_store_after_its_driver_was_killed(
         shutil.rmtree(spool)
     ended = run_script(SCRIPT, below(prefix))
     assert "done {'step': 7, 'start': 4}" in ended.stdout, ended.stdout + ended.stderr
+    assert "ranks wrote different contents to same; keeping those of the lowest rank" in ended.stderr
     assert AZURITE_KEY not in ended.stdout + ended.stderr
     result = Result.from_path(below(f"{prefix}/alpha"))
     assert list(result.metrics_dataframe["step"]) == list(range(8))
     result.checkpoint.verify()
     with result.checkpoint.as_directory() as directory:
-        assert sorted(os.listdir(directory)) == [".manifest.json", "rank_0", "rank_1", "step"]
+        assert sorted(os.listdir(directory)) == [".manifest.json", "rank_0", "rank_1", "same", "step"]
+        assert Path(directory, "same").read_text() == "0"
 
 
 def test_what_a_dead_attempt_left_is_in_no_checkpoint_and_goes_when_the_run_is_opened(s3_path: str):
@@ -143,27 +146,6 @@ def test_a_finished_run_reads_the_same_anywhere_and_a_bit_flip_in_it_is_found(s3
     store.delete_all("")
     assert _fit(s3_path).checkpoint.to_dict() == {"step": 2}
     assert len(_manifests(store)) == 3
-
-
-def test_old_checkpoints_go_and_where_ranks_wrote_one_path_differently_the_lowest_rank_is_kept(s3_path: str, caplog):
-    def function():
-        rank = train.get_context().get_world_rank()
-        for name in (None, None, "last", "last"):
-            directory = train.staging_directory()
-            (directory / "same").write_text(f"rank {rank}")
-            (directory / f"own_{rank}").write_text(f"rank {rank}")
-            train.report({}, checkpoint=Checkpoint.from_directory(directory), checkpoint_dir_name=name)
-
-    result = _fit(s3_path, function, checkpoint_config=CheckpointConfig(num_to_keep=2))
-    store = open_store_at(f"{s3_path}/alpha")
-    newest = ["attempt_1/000004/last/.manifest.json", "attempt_1/checkpoint_000002/.manifest.json"]
-    assert _manifests(store) == newest, "of one name, the newest"
-    assert not [key for key in _keys(store) if "checkpoint_000001" in key or "000003" in key]
-    result.checkpoint.verify()
-    with result.checkpoint.as_directory() as directory:
-        read = {name: Path(directory, name).read_text() for name in os.listdir(directory) if name[0] != "."}
-    assert read == {"same": "rank 0", "own_0": "rank 0", "own_1": "rank 1"}
-    assert "ranks wrote different contents to same" in caplog.text
 
 
 def test_a_second_driver_is_told_who_holds_the_run(s3_path: str):
