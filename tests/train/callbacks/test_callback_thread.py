@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+from fits import count_up
 
 from paceline import train
 from paceline._control.events import RetentionSet
@@ -90,13 +91,9 @@ def test_the_driver_hears_signals_while_a_callback_hangs(fit, monkeypatch, relea
     monkeypatch.setenv("PACELINE_CALLBACK_TIMEOUT_S", "2")
     callback = Hangs(released, before=lambda: os.kill(os.getpid(), signal.SIGINT))
 
-    def function():
-        for step in range(1_000_000):
-            train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
-
     with pytest.raises(train.TrainingInterrupt) as interrupt:
-        fit(function, callbacks=[callback])
-    assert interrupt.value.result.metrics["step"] < 999_999
+        fit(count_up(1_000_000), callbacks=[callback])
+    assert interrupt.value.result.metrics["i"] < 999_999
 
 
 def test_a_callback_that_is_too_far_behind_misses_events_and_that_is_said(monkeypatch, caplog):
@@ -151,9 +148,5 @@ def test_a_callback_may_end_the_run_with_an_exception_that_is_no_error(fit, tmp_
         def after_report(self, run_context, metrics, checkpoint):
             raise KeyboardInterrupt("enough")
 
-    def function():
-        for step in range(1_000_000):
-            train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
-
     with pytest.raises(KeyboardInterrupt, match="enough"):
-        fit(function, callbacks=[EndsRun()])
+        fit(count_up(1_000_000), callbacks=[EndsRun()])
