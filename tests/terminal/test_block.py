@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,14 +153,6 @@ def test_output_of_a_run_is_never_markup_and_never_an_escape_code():
     html = to_html(lines)
     assert "<script>" not in html
     assert "&lt;script&gt;\\x1b[2J&lt;/script&gt;" in html
-
-
-def test_tuples_and_arrays_are_shown_as_lists():
-    live, events = live_run_and_events()
-    events.ready()
-    events.reported(1, confusion=np.eye(2), pair=(1, 2))
-    shown = live.take_snapshot(events.run, events.at).summary.metrics
-    assert shown == {"confusion": "[[1.0,0.0],[0.0,1.0]]", "pair": "[1,2]"}
 
 
 def test_reports_that_come_too_fast_to_be_read_leave_the_last_values():

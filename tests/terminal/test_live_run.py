@@ -137,6 +137,7 @@ def forever(config):
     script += f"fit(function=forever, stays={times == 2})"
     result, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
     assert result == 130, text
+    assert "Traceback" not in text
     lines = screen_lines(text)
     assert any(line.startswith("paceline: run resnet was stopped after") for line in lines), text
     assert "paceline: stopping at the next report; press Ctrl-C again to stop now" in lines

@@ -58,7 +58,7 @@ def test_directories_are_copied_staged_ones_moved_async_ones_removed_and_a_name_
     assert result.checkpoint.to_dict() == {"i": 1}
 
 
-def test_no_upload_commits_files_where_they_lie(fit):
+def test_no_upload_commits_files_where_they_lie_once_and_none_that_lie_elsewhere(fit, tmp_path):
     def function():
         path = Path(train.get_context().get_storage().build_checkpoint_path_from_name("checkpoint_mine"))
         path.mkdir(exist_ok=True)
@@ -68,6 +68,11 @@ def test_no_upload_commits_files_where_they_lie(fit):
             {}, checkpoint=Checkpoint.from_directory(path), checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
         )
         assert train.get_checkpoint().path == str(path)
+        refusals = {path: "is already a committed checkpoint", tmp_path: "must be a directory directly in"}
+        for directory, message in refusals.items():
+            checkpoint = Checkpoint.from_directory(directory)
+            with pytest.raises(ValueError, match=message):
+                train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
 
     result = fit(function)
     assert names(result) == ["checkpoint_mine"]
@@ -115,20 +120,6 @@ def test_a_checkpoint_is_not_a_path(tmp_path):
     with pytest.raises(TypeError, match="as_directory"):
         os.fspath(Checkpoint(tmp_path))
     assert repr(Checkpoint(tmp_path)) == f"Checkpoint(filesystem=local, path={tmp_path})"
-
-
-def test_no_upload_of_a_committed_checkpoint_or_of_one_elsewhere_is_refused(fit, tmp_path):
-    def function(config):
-        path = Path(train.get_context().get_storage().build_checkpoint_path_from_name("mine"))
-        for directory in (path, tmp_path if config["elsewhere"] else path):
-            directory.mkdir(exist_ok=True)
-            checkpoint = Checkpoint.from_directory(directory)
-            train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
-
-    with pytest.raises(WorkerGroupError, match="is already a committed checkpoint"):
-        fit(function, 1, config={"elsewhere": False})
-    with pytest.raises(WorkerGroupError, match="the checkpoint must be a directory directly in"):
-        fit(function, 1, config={"elsewhere": True}, name="elsewhere")
 
 
 def test_an_async_checkpoint_that_cannot_be_committed_is_raised_at_the_latest_when_the_function_ends(fit, tmp_path):
@@ -245,14 +236,17 @@ def test_reports_may_use_different_upload_modes(fit):
 
     def function():
         for step, mode in enumerate(modes * 2):
-            checkpoint = Checkpoint.from_dict({"step": step})
+            state = {"step": step, "weights": np.full(1000, step)}
+            checkpoint = Checkpoint.from_dict(state)
             if mode is CheckpointUploadMode.NO_UPLOAD:
                 path = train.get_context().get_storage().build_checkpoint_path_from_name(f"own_{step}")
                 checkpoint = Checkpoint(checkpoint.to_directory(path))
             train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+            state["weights"][:] = -1  # What was reported must not change with it.
 
     result = fit(function, 1)
-    assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3, 4, 5]
+    states = [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints]
+    assert [(state["step"], state["weights"].tolist()) for state in states] == [(i, [i] * 1000) for i in range(6)]
 
 
 def test_saves_that_come_faster_than_a_rank_can_write_are_skipped_on_all_ranks_if_asked(fit, tmp_path):

@@ -66,20 +66,6 @@ def fitted(tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_f
     return fit_in(tmp_path, noted, num_workers, name=name, max_failures=max_failures, **options), observed(notes)
 
 
-def test_workers_divide_the_rows_and_each_row_comes_once(files, tmp_path):
-    dataset = paceline.data.read_parquet(str(files)).map_batches(lambda batch: {"id": batch["id"] + 100})
-    result, lines = fitted(tmp_path, dataset)
-
-    assert ids(lines) == Counter(range(100, 100 + NUM_ROWS))
-    by_rank = Counter(line["rank"] for line in lines for _ in line["ids"])
-    assert by_rank == {0: NUM_ROWS // 2, 1: NUM_ROWS // 2}
-    # The place in the data is in the manifest of the checkpoint.
-    manifest = json.loads(next(Path(result.checkpoint.path).glob("*manifest*")).read_text())
-    ((name, cursor),) = manifest["record"]["data"]
-    assert (name, cursor["row"]) == ("train", NUM_ROWS)
-    assert len(json.dumps(cursor)) < 1024
-
-
 @pytest.mark.parametrize(
     "options", [pytest.param({}, marks=pytest.mark.slow), {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7}]
 )

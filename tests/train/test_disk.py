@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fits import count_up
 
 from paceline import train
 from paceline._storage import commit, files
@@ -44,49 +45,6 @@ def checkpoint_of(i, num_bytes):
 def saved(result):
     result.checkpoint.verify()
     return result.checkpoint.to_dict()["i"]
-
-
-@pytest.mark.parametrize("mode", list(CheckpointUploadMode)[:2], ids=lambda mode: mode.value)
-def test_a_state_or_directory_too_large_for_the_disk_is_refused_and_the_run_may_go_on(
-    small_disk, fit, tmp_path_factory, mode
-):
-    mine = tmp_path_factory.mktemp("mine")
-    (mine / "state.bin").write_bytes(bytes(2 * SIZE))
-
-    def function():
-        errors = []
-        for i, num_bytes in enumerate([1000, 1000, 3 * SIZE, 1000, None, 1000]):
-            checkpoint = checkpoint_of(i, num_bytes) if num_bytes else Checkpoint.from_directory(mine)
-            try:
-                options = {"checkpoint_upload_mode": mode, "delete_local_checkpoint_after_upload": False}
-                train.report({"i": i}, checkpoint=checkpoint, **options)
-                # So that it is known before the next save which report an error is about.
-                train.get_all_reported_checkpoints()
-            except StorageError as error:
-                errors.append(str(error))
-            # A rank may still fill the disk with what will not fit, and the next save of the other is a small one.
-            train.session._require_context("test").uploader.wait()
-            train.collective.barrier()
-        train.get_all_reported_checkpoints()
-        return errors, train.get_checkpoint().to_dict()["i"]
-
-    result = fit(function)
-    errors, last = result.return_value
-    assert len(errors) == 2, errors
-    assert ["report 3: " in errors[0], "report 5: " in errors[1]] == [True, True], errors
-    for text in errors:
-        assert f"{small_disk}/run/.staging/" in text
-        assert "state.bin" in text
-        assert "No space left on device: " in text
-        assert " bytes needed, " in text
-        assert " free" in text
-    assert (mine / "state.bin").stat().st_size == 2 * SIZE
-    assert last == saved(result) == 5
-    assert result.metrics == {"i": 5}, "the metrics of every report are kept"
-    assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert len(result.best_checkpoints) == 4
-    for checkpoint, _ in result.best_checkpoints:
-        checkpoint.verify()
 
 
 def test_a_full_disk_ends_the_run_with_the_cause_and_a_freed_one_lets_it_continue(small_disk, fit):
@@ -147,15 +105,10 @@ def test_a_journal_without_room_is_one_clear_error_and_the_next_driver_recovers(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, bytes(data)[:left])
 
-    def function():
-        last = train.get_checkpoint()
-        for i in range(last.to_dict()["i"] + 1 if last else 0, 6):
-            train.report({"i": i}, checkpoint=Checkpoint.from_dict({"i": i}))
-
     monkeypatch.setattr(os, "write", write_until_full)
     monkeypatch.setattr(files, "FULL_DISK_PATIENCE_S", 0.0)
     with pytest.raises(ControllerError) as caught:
-        fit(function)
+        fit(count_up(6))
     text = str(caught.value)
     assert text.startswith("StorageError: the run's journal cannot be written: ")
     assert f"{tmp_path}/run/journal.jsonl" in text
@@ -163,8 +116,8 @@ def test_a_journal_without_room_is_one_clear_error_and_the_next_driver_recovers(
     assert isinstance(caught.value.__cause__, StorageError)
     monkeypatch.undo()
     committed = sorted(path.name for path in (tmp_path / "run").glob("checkpoint_*"))
-    result = fit(function)
-    assert result.metrics == {"i": 5}
+    result = fit(count_up(6))
+    assert result.metrics["i"] == 5
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4, 5]
     assert set(committed) <= {path.name for path in (tmp_path / "run").glob("checkpoint_*")}, "none was lost"
 
@@ -183,16 +136,17 @@ def test_a_failing_disk_under_the_journals_sync_ends_the_run_with_its_name(fit, 
         fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({})))
 
 
-@pytest.mark.parametrize("first", ["the failing rank", pytest.param("the others", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", ["the failing rank", pytest.param("the others", marks=pytest.mark.slow), "both fail"])
 @pytest.mark.parametrize("mode", list(CheckpointUploadMode)[:2], ids=lambda mode: mode.value)
-def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit, mode, first):
+def test_when_a_rank_or_each_cannot_store_its_files_all_are_told_and_stay_in_step(fit, mode, first):
     def function():
         context = train.session._require_context("test")
         rank = train.get_context().get_world_rank()
         healthy = context.uploader._files
         errors = []
         for i in range(4):
-            context.uploader._files = Failing() if (rank, i) == (1, 1) else healthy
+            fails = i == 1 and (rank == 1 or first == "both fail")
+            context.uploader._files = Failing() if fails else healthy
             checkpoint = Checkpoint.from_dict({"i": i})
             if i == 1 and rank == 0 and first == "the failing rank":
                 with context._changed:
@@ -205,7 +159,7 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
                 train.get_all_reported_checkpoints()
             except StorageError as error:
                 errors.append((i, str(error)))
-        return errors
+        return train.collective.gather(errors)
 
     events = {}
 
@@ -214,9 +168,15 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
             events[metrics[0]["i"]] = (metrics, checkpoint)
 
     result = fit(function, callbacks=[Reports()])
-    ((i, text),) = result.return_value
-    assert i == (1 if mode is CheckpointUploadMode.SYNC or first == "the failing rank" else 2)
-    assert "report 2: rank 1 cannot stage the checkpoint: [Errno 28] No space left on device" in text
+    if first == "both fail":
+        told = [text for errors in result.return_value for _, text in errors]
+        assert [len(errors) for errors in result.return_value] == [1, 1], told
+        assert all("cannot stage the checkpoint: [Errno 28] No space left on device" in text for text in told), told
+    else:
+        ((i, text),), ((_, own),) = result.return_value
+        assert i == (1 if mode is CheckpointUploadMode.SYNC or first == "the failing rank" else 2)
+        assert "report 2: rank 1 cannot stage the checkpoint: [Errno 28] No space left on device" in text
+        assert ("this rank" in own, "cannot stage the checkpoint: [Errno 28]" in own) == (mode.value == "ASYNC", True)
     assert [metrics["i"] for _, metrics in result.best_checkpoints] == [0, 2, 3]
     assert result.checkpoint.to_dict() == {"i": 3}
     assert sorted(events) == [0, 1, 2, 3], "callbacks are called for the reports after it, too"
@@ -245,24 +205,12 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
     assert [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints] == [{"i": 2}]
 
 
-def count(until, *, fail_at=None):
-    def function():
-        last = train.get_checkpoint()
-        start = last.to_dict()["i"] + 1 if last else 0
-        for i in range(start, until):
-            train.report({"i": i, "start": start}, checkpoint=checkpoint_of(i, 100))
-            if i == fail_at:
-                os._exit(1)
-
-    return function
-
-
 @pytest.fixture(scope="module")
 def failed_run(fit_in, tmp_path_factory):
     """A run that failed after four checkpoints, of which three are kept."""
-    path = tmp_path_factory.mktemp("runs")
+    path, function = tmp_path_factory.mktemp("runs"), count_up(9, 3, lambda: os._exit(1), rank=0)
     with pytest.raises(WorkerGroupError):
-        fit_in(path, count(9, fail_at=3), 1, checkpoint_config=train.CheckpointConfig(num_to_keep=3))
+        fit_in(path, function, 1, checkpoint_config=train.CheckpointConfig(num_to_keep=3))
     return path / "run"
 
 
@@ -299,7 +247,7 @@ def test_a_damaged_file_in_the_newest_checkpoint_costs_that_checkpoint_only_and_
     damaged, fit, victim, damage, capsys, caplog
 ):
     damage(damaged.root / "checkpoint_000004" / victim)
-    result = fit(count(5), 1)
+    result = fit(count_up(5), 1)
     assert result.metrics == {"i": 4, "start": 3}, "went on from the one before"
     output = capsys.readouterr().err + caplog.text
     assert "checkpoint_000004" in output
@@ -334,7 +282,7 @@ def test_with_every_checkpoint_broken_the_run_begins_anew_or_from_what_it_was_gi
         path.write_bytes(b"")
     (tmp_path / "given").mkdir()
     given = Checkpoint.from_dict({"i": 6, "weights": np.zeros(1)}).to_directory(tmp_path / "given")
-    result = fit(count(9), 1, resume_from_checkpoint=Checkpoint(given) if with_initial else None)
+    result = fit(count_up(9), 1, resume_from_checkpoint=Checkpoint(given) if with_initial else None)
     assert result.metrics == {"i": 8, "start": 7 if with_initial else 0}
     output = capsys.readouterr().err
     assert output.count("skipping a corrupt checkpoint") == 3

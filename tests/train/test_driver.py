@@ -10,30 +10,12 @@ import time
 import pytest
 from training_scripts import HEAD
 
-from paceline import train
 from paceline._control import journal
 from paceline._control.controller import Controller
 from paceline._engine.messages import Reported
 from paceline.train import DataParallelTrainer, Result, RunConfig, RunHeldError
 from paceline.train.trainer import intercept_fits
 from processes import still_running
-
-COUNT = f"""{HEAD}
-def function(config):
-    last = train.get_checkpoint()
-    start = last.to_dict()["i"] + 1 if last else 0
-    rank = train.get_context().get_world_rank()
-    for i in range(start, config["until"]):
-        train.report({{"i": i}})
-        train.report({{"i": i + 0.5}}, checkpoint=Checkpoint.from_dict({{"i": i}}))
-        if i == config["at"] and start == 0 and rank == 1:
-            os.kill(config["driver"], config["signal"])
-    return "returned"
-
-until, at, signum = map(int, sys.argv[1:4])
-result = fit(function, config={{"until": until, "at": at, "signal": signum}})
-print("value", result.return_value, "metrics", result.metrics)
-"""
 
 
 def test_reports_that_no_driver_read_are_in_the_journal_after_all(run_script, tmp_path):
@@ -58,22 +40,6 @@ fit(function, 1)
     assert run_script(script).returncode == 0
     lines = journal.read_events(tmp_path / "runs" / "run" / "journal.jsonl")
     assert [event.seq for event in lines if isinstance(event, Reported)] == list(range(1, 501))
-
-
-def test_ctrl_c_once_stops_at_the_next_report_and_the_run_continues_there(run_script, tmp_path):
-    ended = run_script(COUNT, "1000000", "3", str(int(signal.SIGINT)))
-    assert (ended.returncode, ended.stdout) == (train.TrainingInterrupt.EXIT_CODE, ""), ended.stderr
-    assert "stopping at the next report" in ended.stderr
-    assert f"in {tmp_path / 'runs' / 'run'}\n\nhint: run the script again with the same RunConfig" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    root = tmp_path / "runs" / "run"
-    ranks = [event.rank for event in journal.read_events(root / "journal.jsonl") if isinstance(event, Reported)]
-    assert ranks.count(0) == ranks.count(1), "all ranks stopped at the same report"
-
-    reached = Result.from_path(root).checkpoint.to_dict()["i"]
-    ended = run_script(COUNT, str(reached + 3), "-1", "0")
-    assert ended.returncode == 0, ended.stderr
-    assert Result.from_path(root).metrics_dataframe["i"].tolist() == [i / 2 for i in range(2 * (reached + 3))]
 
 
 HELD = f"""{HEAD}
@@ -184,7 +150,16 @@ def test_an_exception_in_the_driver_ends_the_workers(fit, monkeypatch):
 
 @pytest.mark.parametrize("env", [pytest.param({"PACELINE_PORTABLE": "1"}, marks=pytest.mark.slow), {}])
 def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_script, tmp_path, processes_in, env):
-    ended = run_script(COUNT, "100000", "2", str(int(signal.SIGKILL)), env=env)
+    script = f"""{HEAD}
+def function(config):
+    for i in range(100_000):
+        train.report({{"i": i}}, checkpoint=Checkpoint.from_dict({{"i": i}}))
+        if i == 2 and train.get_context().get_world_rank() == 1:
+            os.kill(config["driver"], signal.SIGKILL)
+
+fit(function)
+"""
+    ended = run_script(script, env=env)
     assert ended.returncode == -signal.SIGKILL
     assert still_running(processes_in(tmp_path), within_s=60) == []
 

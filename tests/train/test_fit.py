@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from paceline import train
 from paceline._view.run_reader import RunReader
-from paceline.train import Checkpoint, CheckpointUploadMode, Result, UserCallback
+from paceline.train import Checkpoint, Result, UserCallback
 from paceline.train.loggers import CSVLoggerCallback, JsonLoggerCallback
 
 
@@ -35,20 +34,6 @@ def test_every_worker_runs_the_function_once_knows_its_rank_and_prints_to_its_lo
     out = capsys.readouterr().out
     assert "[rank 0] hello from 0\n" in out
     assert "hello from 1" not in out
-
-
-def test_metrics_without_a_checkpoint_are_kept_one_row_per_report(fit):
-    def function():
-        for i in range(5):
-            train.report({"i": i, "eval": {"loss": 1 / (i + 1)}, "nan": math.nan, "inf": -math.inf})
-        train.report({"a": np.float32(0.5), "b": np.int64(3), "c": np.array([2.0])})
-
-    result = fit(function)
-    assert result.metrics == {"a": 0.5, "b": 3, "c": 2.0}, "scalars of numpy become numbers"
-    rows = result.metrics_dataframe
-    assert rows["i"].tolist()[:5] == [0, 1, 2, 3, 4]
-    assert rows["eval/loss"].tolist()[1] == 0.5
-    assert (math.isnan(rows["nan"][0]), rows["inf"][0]) == (True, -math.inf)
 
 
 def test_tuples_and_small_arrays_come_back_as_they_were_and_are_lists_in_files_and_views(fit):
@@ -177,6 +162,11 @@ def test_num_workers_0_runs_in_this_very_process(fit):
     assert isinstance(caught.value.worker_failures[0], ZeroDivisionError)
 
 
+def test_a_run_with_a_range_starts_with_as_many_as_there_are_cores(fit):
+    size = fit(lambda: train.get_context().get_world_size(), (1, 3)).return_value
+    assert size == min(3, len(os.sched_getaffinity(0)))
+
+
 def test_collectives_give_everyone_what_rank_0_has_and_what_all_have_in_the_order_of_ranks(fit):
     def function():
         rank = train.get_context().get_world_rank()
@@ -195,21 +185,6 @@ def test_functions_of_a_session_are_refused_outside_of_one():
             function()
     with pytest.raises(RuntimeError, match="`report` cannot be used"):
         train.report({})
-
-
-def test_async_reports_are_committed_by_the_time_fit_returns(fit):
-    def function():
-        for i in range(4):
-            state = {"i": i, "weights": np.full(1000, i)}
-            train.report(
-                {"i": i}, checkpoint=Checkpoint.from_dict(state), checkpoint_upload_mode=CheckpointUploadMode.ASYNC
-            )
-            state["weights"][:] = -1  # What was reported must not change with it.
-        assert [c.metrics["i"] for c in train.get_all_reported_checkpoints()] == [0, 1, 2, 3]
-
-    result = fit(function)
-    assert result.checkpoint.to_dict()["i"] == 3
-    assert result.checkpoint.to_dict()["weights"].tolist() == [3] * 1000
 
 
 def test_workers_draw_different_random_numbers_on_every_rank_and_in_every_run(fit):

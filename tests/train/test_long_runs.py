@@ -1,11 +1,5 @@
 """What a driver leaves of a long run, and whether the run reads the same with and without it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from _control.test_journal_snapshot import outcome
@@ -15,11 +9,11 @@ from paceline._control.journal_snapshot import read_snapshot
 from paceline._storage.run_layout import RunLayout
 from paceline._view.listing import Listing
 from paceline._view.run_reader import RunReader
-from paceline.train import Checkpoint, DataParallelTrainer, Result, RunConfig, ScalingConfig
+from paceline.train import Checkpoint, Result
 from paceline.train.driver import run_session
 
 
-def train_func() -> None:
+def train_func():
     last = train.get_checkpoint()
     first = last.to_dict()["step"] + 1 if last else 1
     for step in range(first, 41):
@@ -29,15 +23,7 @@ def train_func() -> None:
             raise ValueError("half way")
 
 
-def fit(path: Path, function: Callable[..., Any] = train_func) -> Result:
-    return DataParallelTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(name="run", storage_path=str(path)),
-    ).fit()
-
-
-def check_reads_the_same(layout: RunLayout) -> None:
+def check_reads_the_same(layout):
     assert read_snapshot(layout) is not None
     found = outcome(layout)
     snapshot = layout.snapshot.read_bytes()
@@ -46,27 +32,25 @@ def check_reads_the_same(layout: RunLayout) -> None:
     layout.snapshot.write_bytes(snapshot)
 
 
-def test_a_long_run_is_compressed_when_it_ends_and_reads_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_run_is_compressed_when_it_ends_and_reads_the_same(tmp_path, fit, monkeypatch):
     monkeypatch.setattr(run_session, "SHORTENED_BYTES", 0)
     monkeypatch.setattr(run_session, "ARCHIVED_BYTES", 0)
     layout = RunLayout(tmp_path / "run")
     for num_archives in (1, 2):
         if num_archives == 1:
             with pytest.raises(train.TrainingFailedError, match="half way"):
-                fit(tmp_path)
+                fit(train_func)
         else:
-            result = fit(tmp_path)
+            result = fit(train_func)
         assert len(list(layout.root.glob("journal-*.jsonl.gz"))) == num_archives
         assert layout.journal.read_bytes().count(b"\n") == num_archives
         assert not (layout.root / "reports").exists()
         check_reads_the_same(layout)
     assert result.metrics == Result.from_path(layout.root).metrics == {"step": 40, "loss": 1 / 40}
     assert result.metrics_dataframe["step"].tolist() == list(range(1, 41))
-    assert fit(tmp_path).metrics == result.metrics, "it has finished"
+    assert fit(train_func).metrics == result.metrics, "it has finished"
 
-    def refuse(*given: Any) -> None:
+    def refuse(*given):
         raise AssertionError("the journal is read")
 
     reader = RunReader(layout.root)
@@ -79,11 +63,11 @@ def test_a_long_run_is_compressed_when_it_ends_and_reads_the_same(
     assert listing.summaries() == [reader.summary("run")]
 
 
-def test_snapshots_are_taken_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_taken_while_a_run_goes_on(tmp_path, fit, monkeypatch):
     monkeypatch.setattr(journal_snapshot, "MIN_GROWTH_BYTES", 1)
     monkeypatch.setattr(journal_snapshot, "_GROWTH_FACTOR", 0)
     with pytest.raises(train.TrainingFailedError, match="half way"):
-        fit(tmp_path)
+        fit(train_func)
     check_reads_the_same(RunLayout(tmp_path / "run"))
-    assert fit(tmp_path).metrics == {"step": 40, "loss": 1 / 40}
+    assert fit(train_func).metrics == {"step": 40, "loss": 1 / 40}
     check_reads_the_same(RunLayout(tmp_path / "run"))

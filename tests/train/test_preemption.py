@@ -97,22 +97,3 @@ print("complete")
 """
     ended = run_script(script)
     assert (ended.returncode, ended.stdout) == (0, "mine\ncomplete\n"), ended.stderr
-
-
-def test_ctrl_c_makes_the_checkpoint_too(run_script, tmp_path):
-    script = f"""{HEAD}
-def function(config):
-    for i in range(400):
-        if i == 20 and train.get_context().get_world_rank() == 1:
-            os.kill(config["driver"], signal.SIGINT)
-        train.collective.barrier()
-        train.report({{"i": i}}, checkpoint_on_stop=lambda: Checkpoint.from_dict({{"i": i}}))
-
-fit(function)
-print("complete")
-"""
-    ended = run_script(script)
-    assert (ended.returncode, ended.stdout) == (130, ""), ended.stderr
-    result = Result.from_path(tmp_path / "runs" / "run")
-    assert result.checkpoint.to_dict() == {"i": result.metrics["i"]}
-    assert result.metrics["i"] < 399

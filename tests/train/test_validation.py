@@ -113,49 +113,37 @@ FAILURES = [
 ]
 
 
-def test_one_that_fails_leaves_the_metrics_and_the_training_alone(fit, capfd, monkeypatch):
+def test_one_that_fails_or_takes_too_long_leaves_the_metrics_and_the_training_alone(fit, capfd, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
+    num_failing = len(FAILURES)
 
     def function():
-        reports(*range(len(FAILURES)))
+        patient = ValidationTaskConfig(timeout_s=100)
+        reports(*range(num_failing), validation=patient)
         reports(100)
+        reports(101, validation=ValidationTaskConfig(timeout_s=0.4))
+        reports(102, validation=patient)
         return statuses()
 
     def validate(checkpoint):
         value = value_of(checkpoint)
+        while value in (100, 101):
+            signal.pause()
         return FAILURES[value][0](checkpoint) if value < 100 else {"ok": 1}
 
-    result = fit(function, validate)
-    failed = [[{"value": value}, "VALIDATION_FAILED"] for value in range(len(FAILURES))]
-    assert result.return_value == [*failed, [{"value": 100, "ok": 1}, "VALIDATED"]]
+    result = fit(function, ValidationConfig(validate, ValidationTaskConfig(timeout_s=0.3)))
+    failed = [[{"value": value}, "VALIDATION_FAILED"] for value in range(num_failing)]
+    failed += [[{"value": value}, "VALIDATION_TIMEOUT"] for value in (100, 101)]
+    assert result.return_value == [*failed, [{"value": 102, "ok": 1}, "VALIDATED"]]
     assert metrics_of(result)[:-1] == [metrics for metrics, _ in failed]
     lines = capfd.readouterr().err.splitlines()
     failures = [line for line in lines if "cannot validate" in line]
-    for number, (line, (_, output)) in enumerate(zip(failures, FAILURES, strict=True), start=1):
+    outputs = [*(output for _, output in FAILURES), *(f"stopped after its timeout of {s} s" for s in (0.3, 0.4))]
+    for number, (line, output) in enumerate(zip(failures, outputs, strict=True), start=1):
         name = f"checkpoint_{number:06d}"
         assert line.startswith(f"paceline: cannot validate {name}: {output}")
         assert line.endswith(f". See {result.log_dir}/validation/{name}.log")
-    assert "run run finished after 8 reports" in lines[-1]
-
-
-def test_one_that_takes_too_long_is_ended_and_the_next_has_its_turn(fit, capfd):
-    def function():
-        reports(1)
-        reports(2, validation=ValidationTaskConfig(timeout_s=0.4))
-        reports(3, validation=ValidationTaskConfig(timeout_s=100))
-        return statuses()
-
-    def validate(checkpoint):
-        while value_of(checkpoint) < 3:
-            signal.pause()
-        return {"ok": 1}
-
-    result = fit(function, ValidationConfig(validate, ValidationTaskConfig(timeout_s=0.3)))
-    ended = [[{"value": value}, "VALIDATION_TIMEOUT"] for value in (1, 2)]
-    assert result.return_value == [*ended, [{"value": 3, "ok": 1}, "VALIDATED"]]
-    output = capfd.readouterr().err
-    assert "cannot validate checkpoint_000001: stopped after its timeout of 0.3 s" in output
-    assert "cannot validate checkpoint_000002: stopped after its timeout of 0.4 s" in output
+    assert "run run finished after 10 reports" in lines[-1]
 
 
 def test_the_training_does_not_wait_a_worker_sees_it_pending_and_a_restart_does_not_disturb_it(fit, gate, tmp_path):

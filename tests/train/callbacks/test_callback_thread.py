@@ -5,6 +5,7 @@ import signal
 import threading
 
 import pytest
+from fits import count_up
 
 from paceline import train
 from paceline._control.events import RetentionSet
@@ -64,19 +65,12 @@ def released():
     wait_until(lambda: all(thread.name != "paceline-callbacks" for thread in threading.enumerate()))
 
 
-def test_reports_do_not_wait_for_a_slow_callback_which_gets_all_of_them(fit, tmp_path):
+def test_a_slow_callback_gets_all_reports_and_finds_their_checkpoints_while_nothing_waits_for_it(fit, tmp_path):
     done = tmp_path / "done"
     slow, quick = BlocksFirst(done.exists), Recorder()
-    fit(report_checkpoints, config={"steps": 4, "done": done}, callbacks=[slow, quick])
-    assert slow.steps == quick.steps == slow.states == [0, 1, 2, 3]
-
-
-def test_a_checkpoint_that_a_slow_callback_has_not_seen_is_kept_until_then(fit, tmp_path):
-    done = tmp_path / "done"
-    slow = BlocksFirst(done.exists)
-    keep = CheckpointConfig(num_to_keep=1)
-    result = fit(report_checkpoints, config={"steps": 3, "done": done}, callbacks=[slow], checkpoint_config=keep)
-    assert slow.states[0] == 0, "the first checkpoint was gone when the callback came to it"
+    options = {"callbacks": [slow, quick], "checkpoint_config": CheckpointConfig(num_to_keep=1)}
+    result = fit(report_checkpoints, config={"steps": 3, "done": done}, **options)
+    assert slow.steps == quick.steps == slow.states == [0, 1, 2]
     left = sorted(path.name for path in (tmp_path / "run").glob("checkpoint_*"))
     assert left == [os.path.basename(result.checkpoint.path)]
 
@@ -97,13 +91,9 @@ def test_the_driver_hears_signals_while_a_callback_hangs(fit, monkeypatch, relea
     monkeypatch.setenv("PACELINE_CALLBACK_TIMEOUT_S", "2")
     callback = Hangs(released, before=lambda: os.kill(os.getpid(), signal.SIGINT))
 
-    def function():
-        for step in range(1_000_000):
-            train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
-
     with pytest.raises(train.TrainingInterrupt) as interrupt:
-        fit(function, callbacks=[callback])
-    assert interrupt.value.result.metrics["step"] < 999_999
+        fit(count_up(1_000_000), callbacks=[callback])
+    assert interrupt.value.result.metrics["i"] < 999_999
 
 
 def test_a_callback_that_is_too_far_behind_misses_events_and_that_is_said(monkeypatch, caplog):
@@ -158,9 +148,5 @@ def test_a_callback_may_end_the_run_with_an_exception_that_is_no_error(fit, tmp_
         def after_report(self, run_context, metrics, checkpoint):
             raise KeyboardInterrupt("enough")
 
-    def function():
-        for step in range(1_000_000):
-            train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
-
     with pytest.raises(KeyboardInterrupt, match="enough"):
-        fit(function, callbacks=[EndsRun()])
+        fit(count_up(1_000_000), callbacks=[EndsRun()])

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_scripts import HEAD
+from training_scripts import LOGGED
 
 from paceline import train
 from paceline.train import Checkpoint, Result
@@ -136,14 +136,8 @@ def test_reports_that_restarted_workers_make_again_replace_those_before(fit):
     assert scalars(root)["life"] == [(i, float(life)) for i, life in enumerate(expected, start=1)]
 
 
-SCRIPT = f"""{HEAD}
-from paceline.train.loggers import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
-
-class Killer(LoggerCallback):
-    "Comes before other loggers, and kills the driver at a report that they have not heard of."
-    def log_report(self, report):
-        if report.number == int(sys.argv[1]):
-            os.kill(os.getpid(), signal.SIGKILL)
+SCRIPT = f"""{LOGGED}
+from paceline.train.loggers import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
 def function(config):
     last = train.get_checkpoint()

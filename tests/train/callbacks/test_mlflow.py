@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from training_scripts import LOGGED
 
 from paceline import train
 from paceline.train import Checkpoint, TrainingFailedError
@@ -24,29 +25,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*sqlite3.Connection:pytest.PytestUnraisableExceptionWarning"),
 ]
 
-SCRIPT = """
-import os, signal, sys
-from paceline import train
-from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
-from paceline.train.loggers import LoggerCallback, MLflowLoggerCallback
+SCRIPT = f"""{LOGGED}
+from paceline.train.loggers import MLflowLoggerCallback
 
-logger = MLflowLoggerCallback(sys.argv[1], experiment_name="tries", tags={"of": 1})
-
-class Killer(LoggerCallback):
-    def log_report(self, report):
-        if report.number == int(sys.argv[2]):
-            logger._sender.wait(60)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-def function(config):
-    last = train.get_checkpoint()
-    for i in range(last.to_dict()["i"] + 1 if last else 1, 7):
-        checkpoint = Checkpoint.from_dict({"i": i}) if i == 2 else None
-        train.report({"i": i, "eval": {"acc@1": train.sum(i)}, "note": "text"}, checkpoint=checkpoint)
-
+logger = MLflowLoggerCallback(sys.argv[2], experiment_name="tries", tags={{"of": 1}})
+Killer.before_kill = lambda self: logger._sender.wait(60)
 DataParallelTrainer(
     function,
-    train_loop_config={"lr": 0.1, "net": {"width": 8}},
+    train_loop_config=config,
     scaling_config=ScalingConfig(2),
     run_config=RunConfig(name="run", storage_path="runs", callbacks=[Killer(), logger]),
 ).fit()
@@ -95,13 +81,13 @@ def points_of(client, run, name):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_run_goes_on_with_its_mlflow_run_and_no_point_is_lost(run_script, tmp_path, uri, client):
-    process = run_script(SCRIPT, uri, "5", timeout=100)
+    process = run_script(SCRIPT, "5", uri, timeout=100)
     assert process.returncode == -signal.SIGKILL, process.stderr
     (killed,) = runs_of(client, "tries")
     assert killed.info.status == "RUNNING"
     # How many of the reports that came at once with the fifth its logger had been told of, chance decides.
     assert points_of(client, killed, "i") in [[(i, i) for i in range(1, last + 1)] for last in (2, 3, 4)]
-    process = run_script(SCRIPT, uri, "0", timeout=100)
+    process = run_script(SCRIPT, "0", uri, timeout=100)
     assert (process.returncode, "raised" in process.stderr) == (0, False), process.stderr
 
     (run,) = runs_of(client, "tries")

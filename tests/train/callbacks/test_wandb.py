@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from training_scripts import HEAD
+from training_scripts import HEAD, LOGGED
 
 from paceline.train.callbacks import LoggedReport
 from paceline.train.loggers.tracker_record import TrackerRecord
@@ -23,22 +23,11 @@ needs_wandb = pytest.mark.skipif(
     importlib.util.find_spec("wandb") is None, reason="wandb is not installed: logging to it was not checked"
 )
 
-KILLED = f"""{HEAD}
-from paceline.train.loggers import LoggerCallback, WandbLoggerCallback
-
-class Killer(LoggerCallback):
-    def log_report(self, report):
-        if report.number == int(sys.argv[1]):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-def function(config):
-    last = train.get_checkpoint()
-    for i in range(last.to_dict()["i"] + 1 if last else 1, 7):
-        checkpoint = Checkpoint.from_dict({{"i": i}}) if i == 2 else None
-        train.report({{"i": i, "eval": {{"acc@1": train.sum(i)}}, "note": "text"}}, checkpoint=checkpoint)
+KILLED = f"""{LOGGED}
+from paceline.train.loggers import WandbLoggerCallback
 
 logger = WandbLoggerCallback("tries", group="all", excludes=["note"], log_config=True)
-fit(function, config={{"lr": 0.1, "net": {{"width": 8}}}}, callbacks=[Killer(), logger])
+fit(function, config=config, callbacks=[Killer(), logger])
 """
 
 TRIALS = f"""{HEAD}

@@ -1,10 +1,8 @@
 """ShardedCheckpoint: what two ranks saved together, any number of ranks restores to the last bit."""
 
 import importlib
-import os
 import pickle
 import shutil
-import signal
 import threading
 import uuid
 from pathlib import Path
@@ -16,7 +14,7 @@ from torch import nn
 from torch_fits import fit
 
 from paceline import train
-from paceline.train import Checkpoint, CheckpointCorruptError, CheckpointUploadMode, FailureConfig, TrainingFailedError
+from paceline.train import Checkpoint, CheckpointCorruptError, CheckpointUploadMode
 from paceline.train.torch import ShardedCheckpoint
 from paceline.train.torch.shard_writer import SPREAD_FROM, HeldTensor, assign_writers
 from servers import BUCKET
@@ -207,61 +205,6 @@ def test_files_that_are_not_all_there_are_no_checkpoint(saved, tmp_path):
     shutil.rmtree(directory)
     with pytest.raises(ValueError, match="is not a ShardedCheckpoint"):
         ShardedCheckpoint(tmp_path).load_into({})
-
-
-def test_a_rank_killed_in_the_middle_of_a_save_leaves_the_one_before_and_the_run_goes_on(tmp_path):
-    once = tmp_path / "killed"
-
-    def function():
-        model = sharded()
-        optimizer = adam(model)
-        start = 0
-        if train.get_checkpoint() is not None:
-            last = ShardedCheckpoint(train.get_checkpoint())
-            last.verify()
-            start = last.load_into({"model": model, "optimizer": optimizer})["step"] + 1
-        for step in range(start, 5):
-            steps(model, optimizer, 1, seed=step)
-            state = {"model": model, "optimizer": optimizer, "step": step}
-            if step == 3 and train.get_context().get_world_rank() == 1 and not once.exists():
-                die_while_writing()
-            mode = ASYNC if step > 2 else CheckpointUploadMode.SYNC
-            train.report({"start": start}, checkpoint=ShardedCheckpoint.from_state(state), checkpoint_upload_mode=mode)
-        return whole(model, optimizer)
-
-    def die_while_writing():
-        from paceline._storage.files import LocalFiles
-
-        def write(self, path, parts, num_bytes):
-            path.write_bytes(bytes(next(iter(parts))[:10]))
-            once.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        LocalFiles.write_parts = write
-
-    result = fit(tmp_path, function, failures=FailureConfig(1))
-    assert once.exists()
-    assert result.metrics["start"] == 3
-    undisturbed = fit(tmp_path, function, name="undisturbed")
-    assert undisturbed.metrics["start"] == 0
-    assert_same(result.return_value, undisturbed.return_value)
-
-
-def test_a_write_that_fails_in_the_background_is_told_as_any_failed_save(tmp_path):
-    def function():
-        from paceline._storage.files import LocalFiles
-
-        def write(self, path, parts, num_bytes):
-            raise OSError(28, "No space left on device", str(path))
-
-        if train.get_context().get_world_rank() == 1:
-            LocalFiles.write_parts = write
-        checkpoint = ShardedCheckpoint.from_state({"model": sharded()})
-        train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=ASYNC)
-
-    with pytest.raises(TrainingFailedError, match=r"this rank cannot stage the checkpoint: .*No space left") as caught:
-        fit(tmp_path, function)
-    assert caught.value.result.checkpoint is None
 
 
 @pytest.mark.slow

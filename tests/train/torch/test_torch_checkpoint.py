@@ -33,14 +33,6 @@ def assert_same_weights(one, other):
     torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()), rtol=0, atol=0)
 
 
-def test_the_file_is_a_state_dict_that_torch_reads_without_pickle(temporary):
-    checkpoint = TorchCheckpoint.from_state_dict(net().state_dict())
-    found = torch.load(Path(checkpoint.path, "model.pt"), weights_only=True)
-    assert found.keys() == net().state_dict().keys()
-    elsewhere = TorchCheckpoint.from_directory(checkpoint.to_directory())
-    assert_same_weights(elsewhere.get_model(net(1)), net())
-
-
 def test_its_temporary_files_go_with_it_and_what_cannot_be_saved_leaves_none(temporary):
     checkpoint = TorchCheckpoint.from_model(net())
     assert len(list(temporary.iterdir())) == 1

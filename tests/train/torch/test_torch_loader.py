@@ -72,16 +72,6 @@ def test_rows_that_are_repeated_are_named_once(as_worker, caplog, num_rows, opti
     assert all(f"repeats {num_repeated} of {num_rows} rows" in text and "sampler=range(" in text for text in said)
 
 
-def test_a_range_of_rows_as_the_sampler_yields_each_row_once(as_worker, caplog):
-    rows = []
-    for rank in range(4):
-        as_worker(rank=rank, world_size=4)
-        loader = DataLoader(range(41), batch_size=3, sampler=range(rank, 41, 4))
-        rows += [int(row) for batch in prepare_data_loader(loader, add_dist_sampler=False) for row in batch]
-    assert sorted(rows) == [*range(41)]
-    assert not caplog.records
-
-
 def test_an_explicit_epoch_wins_and_counting_goes_on_from_it(on_each):
     def function():
         loader = prepare_data_loader(DataLoader(range(16), batch_size=4, shuffle=True))

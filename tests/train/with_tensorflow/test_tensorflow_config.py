@@ -1,5 +1,6 @@
-"""What is added to exceptions of TensorFlow and Keras, and which of them are another worker's end."""
+"""How workers of TensorFlow find each other, and what their exceptions say: which are another worker's end."""
 
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -105,3 +106,30 @@ def test_a_worker_sees_its_own_gpu_only(tf, run_script):
         "assert len(tf.config.list_logical_devices('GPU')) == 1\n"
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def can_be_taken(port):
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_a_port_is_held_until_the_function_is_over_for_a_server_that_shares_it(num_nodes):
+    begin = SimpleNamespace(rank=0, num_nodes=num_nodes, node_address="127.0.0.1")
+    context = SimpleNamespace(begin=begin, gather=lambda data: (data, b"10.0.0.2:4711"))
+    with config.exchange_addresses(context) as (address, other):
+        assert other == "10.0.0.2:4711"
+        port = int(address.removeprefix("127.0.0.1:"))
+        assert not can_be_taken(port)
+    assert can_be_taken(port)
+    with config.exchange_addresses(context) as (address, _), socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("", int(address.removeprefix("127.0.0.1:"))))
+        server.listen()
+        with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
+            client.sendall(b"hello")
+            assert accepted.recv(5) == b"hello"
