@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def _forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream.port, timeout=240)
         with contextlib.closing(connection):
             headers = {n: v for n, v in self.headers.items() if n.lower() not in ("transfer-encoding", "expect")}
             headers["Content-Length"] = str(len(body))

@@ -75,7 +75,7 @@ def test_another_environment_gets_its_own_spares_and_the_oldest_others_end_first
     monkeypatch.setenv("FRAMEWORK_FLAGS", "others")
     fit(tmp_path, "c")
     assert len(list_waiting()) == 4
-    gone, _ = psutil.wait_procs(old, timeout=60)
+    gone, _ = psutil.wait_procs(old, timeout=240)
     assert len(gone) == 2
 
 
@@ -146,7 +146,7 @@ def test_spares_end_with_their_driver(run_script, tmp_path, how, processes_in):
     pids = [int(word) for word in ended.stdout.split()[-1:]]
     assert pids
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    _, alive = psutil.wait_procs(left, timeout=60)
+    _, alive = psutil.wait_procs(left, timeout=240)
     for process in processes_in(Path(tmp_path)):
         process.kill()
     # One that nobody has collected yet has ended all the same.

@@ -70,7 +70,7 @@ def test_the_zygote_serves_on_when_its_successor_dies(tmp_path):
     ripen(zygote, ("this",))
     (heir,) = psutil.Process(zygote.pid).children()
     heir.kill()
-    psutil.wait_procs([heir], timeout=60)
+    psutil.wait_procs([heir], timeout=240)
     assert fit_and_list_imports(tmp_path, "b") == [False, True]
 
 

@@ -168,7 +168,7 @@ def test_files_are_written_back_while_they_grow_until_their_directory_is_moved(t
     for number in range(3):
         with path.open("ab", buffering=0) as file:
             file.write(bytes(PIECE))
-        assert started.get(timeout=60) == (path.stat().st_ino, number * PIECE, PIECE)
+        assert started.get(timeout=240) == (path.stat().st_ino, number * PIECE, PIECE)
     directory.rename(tmp_path / "staged")
     thread.join(60)
     assert not thread.is_alive()

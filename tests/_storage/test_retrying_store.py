@@ -232,7 +232,7 @@ def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failur
         with lock:
             running += 1
             most = max(most, running)
-        full.wait(timeout=60)
+        full.wait(timeout=240)
         with lock:
             running -= 1
         return index

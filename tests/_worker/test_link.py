@@ -65,7 +65,7 @@ def test_messages_that_came_with_the_first_are_not_lost(ends):
     assert link.receive() == Hold()
     messages = queue.SimpleQueue()
     link.listen(messages.put)
-    assert messages.get(timeout=60) == StopAt(3)
+    assert messages.get(timeout=240) == StopAt(3)
 
 
 def test_a_call_is_made_once_it_is_due_unless_it_was_cancelled(ends):

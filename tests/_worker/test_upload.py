@@ -152,7 +152,7 @@ def test_a_second_save_waits_in_memory_and_a_third_until_the_first_is_written(up
         uploader.save(seq)
     third = threading.Thread(target=uploader.save, args=(3,))
     third.start()
-    assert uploader.begun.get(timeout=60) == 1
+    assert uploader.begun.get(timeout=240) == 1
     assert uploader.begun.empty()
     uploader.may_continue.set()
     third.join(60)
@@ -162,7 +162,7 @@ def test_a_second_save_waits_in_memory_and_a_third_until_the_first_is_written(up
 
 def test_a_third_save_may_replace_the_one_that_is_not_begun(uploader):
     uploader.save(1)
-    assert uploader.begun.get(timeout=60) == 1
+    assert uploader.begun.get(timeout=240) == 1
     for seq in (2, 3, 4):
         uploader.save(seq, can_skip=True)
     skipped = dict.fromkeys((2, 3), "SaveSkippedError")
@@ -173,7 +173,7 @@ def test_a_third_save_may_replace_the_one_that_is_not_begun(uploader):
 def test_without_memory_for_a_second_state_a_save_waits_or_is_skipped_itself(uploader, monkeypatch):
     monkeypatch.setattr(upload, "usable_memory", lambda: UsableMemory(80_000, 10_000 + 8_000 - 1))
     uploader.save(1)
-    assert uploader.begun.get(timeout=60) == 1
+    assert uploader.begun.get(timeout=240) == 1
     with pytest.raises(SaveSkippedError):
         uploader.save(2, can_skip=True)
     third = threading.Thread(target=uploader.save, args=(3,))
@@ -186,7 +186,7 @@ def test_without_memory_for_a_second_state_a_save_waits_or_is_skipped_itself(upl
 def test_a_save_that_another_rank_gave_up_stops_in_the_middle_and_leaves_nothing(uploader):
     for seq in (1, 2):
         uploader.save(seq)
-    assert uploader.begun.get(timeout=60) == 1
+    assert uploader.begun.get(timeout=240) == 1
     for seq in (1, 2):
         uploader.cancel(seq)
     uploader.save(3)

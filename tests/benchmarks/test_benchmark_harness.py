@@ -66,7 +66,7 @@ def test_a_peer_that_ran_is_compared_and_one_that_is_left_out_is_reported(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_all_benchmarks_make_one_table(tmp_path):
     options = ["--only", "tune_trials", "--quick", "--without", "ray", "--storage", str(tmp_path)]
     results = tmp_path / "out" / "results.json"

@@ -128,7 +128,7 @@ def test_what_has_the_focus_is_seen_and_every_control_has_a_name(shown, look):
 def test_a_report_opens_from_a_disk_without_a_server(shown, look, tmp_path):
     file = tmp_path / "report.html"
     command = [sys.executable, "-m", "paceline", "report", str(shown.root / "long"), "--output", str(file)]
-    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    subprocess.run(command, check=True, timeout=240, capture_output=True)
     page = look(file.as_uri())
     page.get_by_role("heading", name="long").wait_for()
     wait_described(page, "loss", "at 120.")

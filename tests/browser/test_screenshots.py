@@ -37,7 +37,7 @@ SHOTS: dict[str, tuple[str, int, int, bool]] = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_pictures_for_the_documentation(tmp_path, serve, look, going):
     root = tmp_path / "runs"
     make_pretty(root)

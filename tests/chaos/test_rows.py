@@ -104,7 +104,7 @@ def kill_one(pid, chance):
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffles", [0, 1], ids=["windows", "full"])
 @pytest.mark.seeds(10)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_row_comes_once_in_every_epoch_whoever_is_killed(tmp_path, seed, shuffles, processes_in, fault_table):
     dice = random.Random(seed)
     write_files(tmp_path)

@@ -49,7 +49,7 @@ def test_every_framework_has_a_short_starter_and_every_starter_a_framework():
         ast.parse(text)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("framework", "step", "num_reports"),
     [

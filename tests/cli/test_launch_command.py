@@ -60,7 +60,7 @@ def test_a_script_is_bash_and_its_options_of_ray_exist(launch, options):
     node = re.search(r"^node='\n(.*?)^'$", script, re.DOTALL | re.MULTILINE)
     join = re.search(r"^join='\n(.*?)^'$", script, re.DOTALL | re.MULTILINE)
     for text in [script] if node is None else [script, node[1]]:
-        ended = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=240)
         assert (ended.returncode, ended.stderr) == (0, "")
     if join is not None:
         compile(join[1], "join", "exec")
@@ -104,7 +104,7 @@ def test_a_script_passes_a_notice_on_and_goes_back_into_the_queue_unless_it_was_
         try:
             (tmp_path / "ready").read_bytes()
             batch.send_signal(number)
-            assert batch.wait(timeout=60) == 75
+            assert batch.wait(timeout=240) == 75
         finally:
             batch.kill()
     calls = (tmp_path / "calls").read_text().splitlines()

@@ -15,12 +15,12 @@ def test_the_dashboard_prints_its_address_serves_and_ends_with_ctrl_c(start_comm
     assert "a-token-of-some-length" in address
     assert address.startswith("http://127.0.0.1:")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{address.partition('/?')[0]}/api/runs", timeout=60)
+        urllib.request.urlopen(f"{address.partition('/?')[0]}/api/runs", timeout=240)
     assert refused.value.code in (401, 403)
     refused.value.close()
     asked = urllib.request.Request(f"{address.partition('/?')[0]}/api/about")
     asked.add_header("Authorization", "Bearer a-token-of-some-length")
-    with urllib.request.urlopen(asked, timeout=60) as about:
+    with urllib.request.urlopen(asked, timeout=240) as about:
         assert json.load(about)["control"] is True
     process.send_signal(signal.SIGINT)
     assert process.wait() == 0

@@ -100,7 +100,7 @@ print("trained beside:", result.return_value)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nodes_of_an_autoscaler_are_requested_and_the_wait_is_shown(tmp_path, growing):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

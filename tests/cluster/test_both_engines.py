@@ -8,7 +8,7 @@ cloudpickle.register_pickle_by_value(program)  # Workers cannot import the modul
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_program_comes_to_the_same_on_this_machine_and_on_a_cluster(tmp_path, capfd):
     files = program.written(tmp_path / "files")
     there = program.trained(tmp_path / "there", files)

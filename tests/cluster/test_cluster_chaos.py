@@ -15,7 +15,7 @@ from test_driver_loss import NUM_LINES, STEPS
 from paceline.testing import Faults
 from paceline.train import DataParallelTrainer, ScalingConfig
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(("rank", "at"), test_phases.FULL, ids=str)

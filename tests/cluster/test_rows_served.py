@@ -161,7 +161,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         feeds = RayFeeds(address, "rows")
         firsts = {rank: [] for rank in range(3)}
         # In step, as workers are that share their gradients. One that is ahead of others is not held back for them.
-        step = threading.Barrier(3, timeout=60)
+        step = threading.Barrier(3, timeout=240)
 
         def take(rank):
             for batch in DataIterator(feeds, WorkerShard(rank, 3, "equal")).iter_batches(batch_size=20):

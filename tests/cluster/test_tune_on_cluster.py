@@ -118,7 +118,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"), lines.append)
     others = [ray.util.placement_group([{"CPU": 2}], strategy="STRICT_PACK") for _ in range(2)]
     for group in others:
-        ray.get(group.ready(), timeout=60)
+        ray.get(group.ready(), timeout=240)
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
     part = room.allocate(TrialNeeds((ResourceBundle(2), ResourceBundle(2)), True))  # It waits for others.
     config = RunConfig(storage_path=tmp_path, name="trial_00000")

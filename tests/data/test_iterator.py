@@ -191,7 +191,7 @@ def test_prefetches_no_more_batches_than_requested():
         next(batches)
         # The one that was handed out, and two beside it.
         while len(made) < number + 3:
-            assert taken.acquire(timeout=60)
+            assert taken.acquire(timeout=240)
         assert len(made) <= number + 3
     batches.close()
     assert len(made) <= 8

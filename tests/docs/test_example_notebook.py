@@ -21,7 +21,7 @@ def text_of(outputs: Any, kind: str = "text/plain") -> str:
     return "".join(parts)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
     _, _, run, frame, curve, plane, search, table, later = execute(client_of(NOTEBOOK, tmp_path, monkeypatch))
@@ -88,7 +88,7 @@ except train.TrainingInterrupt as interrupt:
 ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_guides_statements_on_notebooks_hold(tmp_path, monkeypatch):
     client = client_of(CELLS, tmp_path, monkeypatch)
     done = threading.Event()

@@ -170,7 +170,7 @@ def test_a_fresh_clone_follows_the_first_guide_word_for_word(tmp_path: Path) -> 
     assert sorted(path.name for path in (work / "first" / "runs").iterdir()) == ["first", "second"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_the_first_guide_holds_for_the_present_interpreter(tmp_path: Path) -> None:
     commands = tmp_path / "bin"

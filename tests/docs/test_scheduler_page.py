@@ -37,7 +37,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture(scope="module")
 def options() -> dict[str, list[str]]:
     pytest.importorskip("ray")
-    ended = subprocess.run([sys.executable, "-c", OPTIONS], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", OPTIONS], capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 0, ended.stderr
     by_command: dict[str, list[str]] = json.loads(ended.stdout)
     return by_command

@@ -130,7 +130,7 @@ def find_targets(text: str) -> Iterator[str]:
             yield unquote(html.unescape(target))
 
 
-@pytest.mark.timeout(300)  # The first of these builds the site.
+@pytest.mark.timeout(900)  # The first of these builds the site.
 @pytest.mark.slow
 def test_every_link_of_the_real_site_leads_to_a_file_and_an_id_that_exist(real: tuple[Path, dict[Path, str]]) -> None:
     root, pages = real
@@ -151,7 +151,7 @@ def test_every_link_of_the_real_site_leads_to_a_file_and_an_id_that_exist(real: 
     assert sum(text.count('<code class="name ') for text in guides) > 50, "guides link the names they use"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_every_public_name_has_an_entry_in_the_reference(real: tuple[Path, dict[Path, str]]) -> None:
     root, pages = real
@@ -172,7 +172,7 @@ def test_every_public_name_has_an_entry_in_the_reference(real: tuple[Path, dict[
     assert not re.search(r'id="paceline\.train\.\S*\b_(?!_)', page), "private names are not shown"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_the_real_site_needs_no_network(real: tuple[Path, dict[Path, str]]) -> None:
     root, pages = real

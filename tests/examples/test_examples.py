@@ -83,7 +83,7 @@ def test_train_ddp_with_data_stopped_by_ctrl_c_goes_on_with_the_next_picture(run
     assert "'seen': 1001.0" in second, "every row of the validation set once, though they cannot be halved"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_the_language_model_is_stopped_goes_on_sharded_and_beats_bigrams_by_far(run):
     # So few steps do not bring it to the 1.0 bits that it states by default.
@@ -134,7 +134,7 @@ def test_the_elastic_run_shrinks_grows_and_has_the_loss_of_the_undisturbed_one(r
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_batch_prediction_has_every_row_once_in_order_and_predicts_well(run, tmp_path):
     """Killed in the middle, such a write goes on: tests/data/test_write_resume.py."""
     options = ("--samples", "1600", "--files", "8", "--epochs", "3", "--min-accuracy", "0.4")

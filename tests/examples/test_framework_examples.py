@@ -52,7 +52,7 @@ def test_tabular_fails_below_the_quality_it_states_and_names_what_to_install(run
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("script", "options", "kill", "num_reports", "least", "message"),
     [
@@ -87,7 +87,7 @@ def test_a_framework_reaches_its_accuracy(run, tmp_path, script, options, kill, 
     finished(tmp_path / "run", num_reports, printed)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_and_its_best_network_reaches_the_accuracy_it_states(run, tmp_path):
     options = ("--trials", "4", "--name", "search")

@@ -56,7 +56,7 @@ NEEDS = {"docs/frameworks/trees.md": "xgboost"}
 """What may be missing where not everything could be installed."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page", [pytest.param(page, id=_name(page), marks=() if _name(page) in SMOKE else pytest.mark.slow) for page in RUN]
 )

@@ -186,7 +186,7 @@ def test_a_whole_script_meets_faults_and_is_run_again_after_a_lost_driver(tmp_pa
     command = [sys.executable, "-m", "paceline.testing.faults", *faults]
     codes = []
     for _ in range(2):
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
         codes.append(ended.returncode)
     assert codes == [-signal.SIGKILL, 0], ended.stderr
     assert "faults: rank 0 killed in report 2; driver killed after Committed 1" in ended.stderr
@@ -196,7 +196,7 @@ def test_a_whole_script_meets_faults_and_is_run_again_after_a_lost_driver(tmp_pa
 
 def test_an_invalid_fault_option_is_refused_with_its_format():
     command = [sys.executable, "-m", "paceline.testing.faults", "--kill", "1@lunch", "script.py"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 2
     assert "must be RANK@PHASE or RANK@PHASE:NUMBER, got '1@lunch'" in ended.stderr
 

@@ -150,7 +150,7 @@ def test_when_a_rank_or_each_cannot_store_its_files_all_are_told_and_stay_in_ste
             checkpoint = Checkpoint.from_dict({"i": i})
             if i == 1 and rank == 0 and first == "the failing rank":
                 with context._changed:
-                    assert context._changed.wait_for(lambda: 2 in context._refused, timeout=60)
+                    assert context._changed.wait_for(lambda: 2 in context._refused, timeout=240)
             if i == 1 and rank == 1 and first == "the others":
                 while context.layout.reports(1, 0).read_bytes().count(b'"type":"checkpoint_staged"') < 2:
                     time.sleep(0.01)

@@ -86,7 +86,7 @@ def test_a_paused_driver_is_taken_over_and_can_change_nothing_when_it_wakes(held
     deadline = time.monotonic() + 60
     while True:
         second = held(ttl_s=1, by="second")
-        out, err = second.communicate(timeout=60)
+        out, err = second.communicate(timeout=240)
         if "is being written by" not in err:
             break
         assert time.monotonic() < deadline, "its lease never lapsed"
@@ -98,7 +98,7 @@ def test_a_paused_driver_is_taken_over_and_can_change_nothing_when_it_wakes(held
     with (tmp_path / "gate").open("w"):
         pass  # The worker of the first makes its next report, with a checkpoint.
     first.send_signal(signal.SIGCONT)
-    _, err = first.communicate(timeout=60)
+    _, err = first.communicate(timeout=240)
     assert first.returncode == 1
     assert f"RunHeldError: run 'run' was taken over by process {second.pid} on " in err
     assert run_directory(root) == before
@@ -123,7 +123,7 @@ def test_a_second_script_is_refused_within_a_second_while_the_first_is_alive(hel
     assert Result.from_path(tmp_path / "runs" / "run").metrics["i"] == 2, "reading takes no lease"
     with (tmp_path / "gate").open("w"):
         pass
-    out, err = first.communicate(timeout=60)
+    out, err = first.communicate(timeout=240)
     assert "value first" in out, err
 
 

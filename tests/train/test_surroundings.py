@@ -40,7 +40,7 @@ with open("outcome", "w") as file:
 def test_a_driver_without_standard_streams(tmp_path):
     (tmp_path / "script.py").write_text(TRAIN + CLOSED)
     command = ["sh", "-c", 'exec "$0" script.py <&- >&- 2>&-', sys.executable]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=240)
     log, null = str(tmp_path / "runs/run_1/logs/attempt_1/rank_0.log"), ["/dev/null"] * 3
     worker = [["/dev/null", log, log], True, str(tmp_path)]
     assert (tmp_path / "outcome").read_text() == repr((worker, null, null, (None, None)))

@@ -273,7 +273,7 @@ def test_ctrl_c_while_only_validations_are_waited_for_leaves_them_and_trains_not
             output.append(process.stderr.readline())
             assert output[-1], "".join(output)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (130, ""), err
     assert "to run the remaining 2 validations" in err
     stopped = Result.from_path(tmp_path / "runs" / "run")

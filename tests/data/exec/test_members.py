@@ -86,7 +86,7 @@ def test_members_in_processes_of_their_own_read_each_unit_once_for_all(make_serv
     members = [start(service, rank, 2, epochs=2) for rank in range(2)]
     rows = expected(numbers(12, (500,)))
     for member in members:
-        assert member.communicate(timeout=60)[0] == f"{len(rows)} {sum(rows)}\n" * 2
+        assert member.communicate(timeout=240)[0] == f"{len(rows)} {sum(rows)}\n" * 2
     assert len(list(tmp_path.iterdir())) == 24
 
 
@@ -161,7 +161,7 @@ def test_killed_members_cost_the_others_no_row_and_the_data_processes_stay(make_
             member.send_signal(signal.SIGKILL)
             member.wait(60)
         for member in members[num_killed:]:
-            assert member.communicate("\n", timeout=60)[0] == f"{len(rows)} {sum(rows)}\n"
+            assert member.communicate("\n", timeout=240)[0] == f"{len(rows)} {sum(rows)}\n"
         pids = pids or set(service.pids())
         assert pids <= set(service.pids())
     wait_until(lambda: service._schedule.in_flight == 0 and not service._arena_pool.blocks)

@@ -89,7 +89,7 @@ def test_a_worker_that_dies_between_runs_is_replaced_and_beyond_the_budget_the_n
     with Trainer(num_workers=2, logdir=tmp_path / "run", max_retries=max_retries) as trainer:
         before = [psutil.Process(pid) for pid in pids(trainer)]
         before[0].kill()
-        assert psutil.wait_procs(before, timeout=60)[1] == []
+        assert psutil.wait_procs(before, timeout=240)[1] == []
         if max_retries == 0:
             with pytest.raises(TrainingFailedError, match="killed by SIGKILL"):
                 trainer.run(os.getpid)
@@ -100,7 +100,7 @@ def test_a_notice_to_a_worker_that_stands_by_ends_them_at_once(tmp_path):
     trainer = Trainer(num_workers=2, logdir=tmp_path / "run")
     before = [psutil.Process(pid) for pid in pids(trainer)]
     before[1].terminate()
-    assert psutil.wait_procs(before, timeout=60)[1] == []
+    assert psutil.wait_procs(before, timeout=240)[1] == []
     with pytest.raises(train.PreemptionError):
         trainer.shutdown()
 

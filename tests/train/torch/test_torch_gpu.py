@@ -54,7 +54,7 @@ def test_on_a_gpu_accelerate_means_fp16_and_a_scale(on_each):
     assert on_each(function, 1, gpus_per_worker=1) == [[True, ["torch.float16"], True]]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler: inductor was not checked")
 def test_on_a_gpu_models_are_compiled_by_inductor(on_each):
     def function():

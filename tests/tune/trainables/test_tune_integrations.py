@@ -52,7 +52,7 @@ def test_trees_report_their_rounds_and_their_model(run_trial, package, trial, ro
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_lightning_reports_what_it_logged(run_trial):
     _skip_without("lightning")
 
@@ -98,7 +98,7 @@ def test_lightning_reports_what_it_logged(run_trial):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_keras_reports_its_logs_and_its_model(run_trial):
     _skip_without("tensorflow")
 
