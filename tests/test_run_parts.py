@@ -49,6 +49,11 @@ def test_passes_the_second_time():
     "view/test_skipped.py": "import pytest\ndef test_skipped(): pytest.skip('no browser')",
     "view/test_gpu.py": "import pytest\ndef test_gpu(): pytest.skip('needs a GPU')",
 }
+UNSTABLE_ID = """
+import pytest
+@pytest.mark.parametrize("value", [object()], ids=str)
+def test_fine(value): pass
+"""
 
 
 @pytest.fixture
@@ -67,7 +72,7 @@ def suite(tmp_path):
 
     def run(files, *arguments, **environ):
         for name in files:
-            (tests / name).write_text(SUITE[name])
+            (tests / name).write_text(files[name])
         base = {name: value for name, value in os.environ.items() if name != "CI"}
         return subprocess.run(
             [sys.executable, str(tmp_path / "tools" / "run_parts.py"), *arguments],
@@ -98,6 +103,14 @@ def test_all_parts_run_whatever_fails_and_the_table_names_each_failure(suite):
 
 @pytest.mark.slow
 def test_a_run_without_tests_fails(suite):
-    ended = suite([], "--part", "cluster", "--slow")
+    ended = suite({}, "--part", "cluster", "--slow")
     assert ended.returncode == 1
     assert "no test ran" in ended.stdout
+
+
+@pytest.mark.slow
+def test_processes_that_collect_different_tests_fail_their_session_and_the_table_has_the_others(suite):
+    ended = suite({"view/test_address.py": UNSTABLE_ID, "cluster/test_fine.py": "def test_fine(): pass"})
+    assert ended.returncode == 1
+    assert "session local: pytest ended with status 1" in ended.stdout.splitlines()
+    assert ended.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"

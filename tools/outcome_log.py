@@ -15,7 +15,8 @@ class OutcomeLog:
         self._unfinished: dict[str, dict[str, Any]] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if not report.passed:
+        # pytest-xdist names a process, not a file, if that collected other tests than the rest.
+        if not report.passed and "/" in report.nodeid:
             reason = "cannot be collected" if report.failed else _skip_reason(report)
             self._write({"test": report.nodeid, "outcome": report.outcome, "reason": reason, "seconds": 0.0})
 
