@@ -205,6 +205,15 @@ def test_one_more_failed_save_in_a_row_than_allowed_ends_the_run(proxied_path: s
     assert isinstance(raised.value.worker_failures[1], StorageError)
 
 
+@pytest.mark.slow
+def test_a_hang_while_a_checkpoint_is_stored_names_the_store(proxied_path: str, s3_proxy: FaultyProxy):
+    s3_proxy.plant("stall", method="PUT", path="checkpoint_000002/.rank_1", times=1000)
+    failures = train.FailureConfig(hang_timeout_s=3, hang_action="fail")
+    sentence = rf"rank 1 has stood .* storing the checkpoint of report 2 at {proxied_path}/alpha"
+    with pytest.raises(train.TrainingFailedError, match=sentence):
+        _fit(proxied_path, failure_config=failures)
+
+
 def test_a_store_without_conditional_puts_keeps_a_run_too(gcs_server: Server, spool: Path):
     path = f"gs://anonymous@{BUCKET}/{uuid.uuid4().hex[:8]}?scheme=http&endpoint_override={gcs_server.authority}"
     result = _fit(path)

@@ -47,6 +47,18 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
     )
 
 
+def test_the_host_of_a_rank_that_is_behind_is_named(tmp_path):
+    out = io.StringIO()
+    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, screen=Screen(out))
+    run, happened = Run(), [DriverStarted(2, 0)]
+    happened += [events.WorkerReady(1, rank, pid=1, host=f"host{rank + 1}") for rank in range(2)]
+    for event in [*happened, reported(0, 1, "checkpoint_000001")]:
+        run, _ = step(run, event, 0.0)
+        terminal.on_event(event, run)
+    terminal.tick(run, 31.0)
+    assert "called at train.py:41: rank 1 on host2 has made 0. Every rank" in out.getvalue()
+
+
 def test_a_host_that_does_not_reach_the_store_is_named(tmp_path):
     out = io.StringIO()
     terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, screen=Screen(out))
