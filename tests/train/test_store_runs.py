@@ -201,6 +201,7 @@ def test_one_more_failed_save_in_a_row_than_allowed_ends_the_run(proxied_path: s
         s3_proxy.plant("403", method="PUT", path=f"checkpoint_00000{number}/.rank_1", times=1000)
     with pytest.raises(train.TrainingFailedError, match=r"2 saves in a row, max_failed_saves=1") as raised:
         _fit(proxied_path, _save(5), checkpoint_config=CheckpointConfig(max_failed_saves=1))
+    assert f"last checkpoint: {proxied_path}/alpha/attempt_1/checkpoint_000001 (report 1)" in str(raised.value)
     assert raised.value.result.checkpoint.to_dict() == {"step": 0}
     assert isinstance(raised.value.worker_failures[1], StorageError)
 
