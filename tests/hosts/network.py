@@ -22,10 +22,16 @@ SHARED = Path("/mnt/paceline-shared")
 PORT = 6379
 _SUBNET = "10.87.0"
 _LIMIT_S = 180
-_NODES_LIMIT_S = 300
+_NODES_LIMIT_S = 240
 _APART = ["setsid", "--fork"]
 """Starts what outlives a test, and is no process of it."""
 _MARK = "PACELINE_TEST_SESSION"
+
+_RAY_LOG = "/tmp/ray-start.log"
+# On a busy machine a raylet waits in vain for Ray's agent, which gets 15 s to start.
+_KEEP_STARTING = f"""
+while "$@" >{_RAY_LOG} 2>&1; grep -q 'timed out during startup' {_RAY_LOG}; do :; done
+"""
 
 _LIST_NODES = """
 import sys, ray
@@ -40,17 +46,22 @@ def is_there(node):
     except OSError:
         return False
     return True
-for _ in range(400):
+deadline = time.monotonic() + float(sys.argv[3])
+while True:
     try:
         ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
         break
     except ConnectionError:
+        if time.monotonic() > deadline:
+            sys.exit("the head does not answer")
         time.sleep(0.1)
 while True:
     alive = [node for node in ray.nodes() if node["Alive"]]
     # Ray takes a while to give up one whose host was replaced.
     if len(alive) == int(sys.argv[2]) and all(map(is_there, alive)):
         break
+    if time.monotonic() > deadline:
+        sys.exit(f"not {sys.argv[2]} nodes, but {[(node['NodeManagerAddress'], is_there(node)) for node in alive]}")
     time.sleep(0.05)
 """
 
@@ -166,7 +177,8 @@ class Host:
         else:
             self._network.head = self
         common = [f"--node-ip-address={self.address}", f"--num-cpus={num_cpus}", "--object-store-memory=100000000"]
-        self.start_daemon(ray, "start", *where, *common, "--disable-usage-stats", "--block", *options, env=env)
+        command = (ray, "start", *where, *common, "--disable-usage-stats", "--block", *options)
+        self.start_daemon("sh", "-c", _KEEP_STARTING, "sh", *command, env=env)
 
     def start_daemon(self, *command, env=None):
         """Start a command that outlives a test, and ends with this host."""
@@ -316,8 +328,13 @@ class Network:
     def wait_for_nodes(self, num_nodes):
         """Wait until the cluster has this many nodes, and counts none that is gone."""
         if num_nodes is not None:
-            command = (sys.executable, "-c", _WAIT_FOR_NODES, self.address, num_nodes)
-            self.head.run(*command, timeout=_NODES_LIMIT_S)
+            command = (sys.executable, "-c", _WAIT_FOR_NODES, self.address, num_nodes, _NODES_LIMIT_S)
+            try:
+                self.head.run(*command, timeout=_NODES_LIMIT_S + _LIMIT_S)
+            except AssertionError as error:
+                for host in filter(lambda host: host.is_alive, self.hosts):
+                    error.add_note(f"{host.name}: {host.run('sh', '-c', f'cat {_RAY_LOG} || true')}")
+                raise
 
     def close(self):
         for host in (*self.hosts, *self._plain_hosts):
