@@ -134,7 +134,8 @@ class HostRun:
     def close(self):
         """End what is left of the script."""
         if self._process.poll() is None and self._driver.is_alive:
-            self._driver.run("sh", "-c", f"pkill -9 -f {SCRIPT.name} || true")
+            name = f"[{SCRIPT.name[0]}]{SCRIPT.name[1:]}"  # which this shell's own command does not match
+            self._driver.run("sh", "-c", f"pkill -9 -f {name} || true")
         self.wait()
         self._process.stdout.close()
         self._process.stderr.close()
