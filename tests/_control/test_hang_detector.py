@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._control.events import CheckpointStaged, Committed, HangCleared, Reported, WorkerReturned
+from paceline._control.events import CheckpointStaged, Committed, HangCleared, Reported, WorkerReady, WorkerReturned
 from paceline._control.hang_detector import (
     BUSY_BYTES,
     INTERVAL_FACTOR,
@@ -118,6 +118,17 @@ class Group:
     @property
     def sentence(self):
         return self.reports[-1].event.failure.message
+
+
+@pytest.mark.parametrize(("hosts", "who"), [(("host1", "host2"), "rank 1 on host2"), (("host1", "host1"), "rank 1")])
+def test_the_host_of_the_rank_that_blocks_is_named_if_there_are_several(hosts, who):
+    group = Group()
+    for rank, host in enumerate(hosts):
+        group.detector.on_event(WorkerReady(1, rank, pid=7, host=host), group.now)
+    group.report()
+    group.doing[0] = in_collective()
+    assert group.wait(60) is not None
+    assert group.sentence.startswith(f"{who} has stood at train.py:41")
 
 
 def test_before_the_first_report_ranks_have_four_times_as_long():

@@ -55,8 +55,9 @@ def infer(below, called=""):
         ((), "loss.item", "gpu", "loss.item"),
         (("torch.cuda.synchronize",), "", "gpu", "torch.cuda.synchronize"),
         ((REPORT, "paceline._worker.context.report", "threading.wait"), "", "report", ""),
-        ((REPORT, "paceline._worker.context.report", "paceline._storage.commit.copy"), "", "storage", ""),
-        ((REPORT, "paceline._worker.upload.wait", "threading.join"), "", "storage", ""),
+        ((REPORT, "paceline._worker.context.report", "paceline._storage.commit.copy"), "", "saving", ""),
+        ((REPORT, "paceline._worker.upload.wait", "threading.join"), "", "saving", ""),
+        (("paceline.train.checkpoint.to_dict", "paceline._storage.retrying_store.read"), "", "storage", ""),
         (("paceline.train.collective.barrier", "paceline._worker.context.join", "threading.wait"), "", "barrier", ""),
     ],
 )
@@ -177,8 +178,17 @@ def test_more_than_eight_ranks_are_counted():
             "rank 0 has been silent for 45 s: code outside Python holds the GIL, waiting in the kernel (nfs)",
         ),
         (
-            [rank_at(0, "storage")],
+            [rank_at(0, "saving")],
             "rank 0 has stood for 45 s storing the checkpoint of report 5 at /storage/run at train.py:44",
+        ),
+        ([rank_at(0, "storage")], "rank 0 has stood for 45 s waiting for storage at train.py:44 in train_fn"),
+        (
+            [rank_at(0, "storage", host="host3")],
+            "rank 0 on host3 has stood for 45 s waiting for storage at train.py:44",
+        ),
+        (
+            [rank_at(rank, "storage", host=f"host{rank}") for rank in range(2)],
+            "ranks 0 and 1 have stood for 45 s waiting for storage at train.py:44",
         ),
         ([rank_at(0, "loader")], "rank 0 has stood in the data loader at train.py:44 in train_fn for 45 s"),
         ([rank_at(0, "other", is_computing=True)], "rank 0 has computed at train.py:44 in train_fn for 45 s"),

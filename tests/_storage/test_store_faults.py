@@ -164,6 +164,15 @@ def test_an_upload_that_stalls_half_way_says_how_far_it_came(client, proxied, s3
     assert store.list_entries() == []
 
 
+def test_a_store_that_is_opened_without_a_policy_is_as_patient_as_the_settings_say(s3_proxy, monkeypatch):
+    """As by whoever reads a checkpoint."""
+    for name, value in {**s3_variables(s3_proxy.authority), "PACELINE_STORAGE_PATIENCE_S": "0.5"}.items():
+        monkeypatch.setenv(name, value)
+    s3_proxy.plant("stall", times=1000)
+    with pytest.raises(StorageError, match=r"cannot read .*: no progress for 0.5 s"):
+        open_store_at(f"s3://{BUCKET}/faults").read("key")
+
+
 @pytest.mark.slow
 def test_a_process_ends_though_a_call_of_its_own_is_stuck(client, s3_proxy, run_script):
     s3_proxy.plant("stall", times=1000)

@@ -15,7 +15,7 @@ from network import SHARED
 from processes import wait_until
 
 STEPS = 60
-LIMIT_S = 240
+LIMIT_S = 400
 SCRIPT = Path(__file__).parent / "train_steps.py"
 
 
@@ -24,6 +24,8 @@ class HostRun:
         """Start the script on the host `driver`; `options` are those of `train_steps.py`."""
         self._again = functools.partial(HostRun, network, name, storage=storage, env=env, **options)
         self._driver = driver
+        self.path = network.shared / "runs" / name
+        """Where the run is kept, unless that is a store."""
         self.notes = network.shared / "runs" / f"{name}-notes"
         self.notes.mkdir(parents=True, exist_ok=True)
         (network.shared / SCRIPT.name).write_text(SCRIPT.read_text())
@@ -74,10 +76,16 @@ class HostRun:
         wait_until(has_made_it, LIMIT_S)
         self.struck_at = time.time()
 
-    def wait_until_said(self, text):
+    def wait_until_said(self, *texts):
+        """Wait until the driver has printed one of these."""
+
         def has_said():
-            assert text in self.said or self._process.poll() is None, self.said
-            return text in self.said
+            has_ended = self._process.poll() is not None
+            if has_ended:
+                self.wait()  # Until all of its output is read.
+            has_said_one = any(text in self.said for text in texts)
+            assert has_said_one or not has_ended, self.said
+            return has_said_one
 
         wait_until(has_said, LIMIT_S)
 
@@ -126,7 +134,8 @@ class HostRun:
     def close(self):
         """End what is left of the script."""
         if self._process.poll() is None and self._driver.is_alive:
-            self._driver.run("sh", "-c", f"pkill -9 -f {SCRIPT.name} || true")
+            name = f"[{SCRIPT.name[0]}]{SCRIPT.name[1:]}"  # which this shell's own command does not match
+            self._driver.run("sh", "-c", f"pkill -9 -f {name} || true")
         self.wait()
         self._process.stdout.close()
         self._process.stderr.close()

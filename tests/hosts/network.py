@@ -7,6 +7,7 @@ links go down, and iptables drops what a test tells it to. Nothing leaves these 
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,17 @@ SHARED = Path("/mnt/paceline-shared")
 """Where hosts see the directory that they share."""
 PORT = 6379
 _SUBNET = "10.87.0"
-_LIMIT_S = 60
+_LIMIT_S = 180
+_NODES_LIMIT_S = 240
 _APART = ["setsid", "--fork"]
 """Starts what outlives a test, and is no process of it."""
 _MARK = "PACELINE_TEST_SESSION"
+
+_RAY_LOG = "/tmp/ray-start.log"
+# On a busy machine a raylet waits in vain for Ray's agent, which gets 15 s to start.
+_KEEP_STARTING = f"""
+while "$@" >{_RAY_LOG} 2>&1; grep -q 'timed out during startup' {_RAY_LOG}; do :; done
+"""
 
 _LIST_NODES = """
 import sys, ray
@@ -31,14 +39,29 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 print(*(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]))
 """
 _WAIT_FOR_NODES = """
-import sys, time, ray
-for _ in range(400):
+import socket, sys, time, ray
+def is_there(node):
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=1).close()
+    except OSError:
+        return False
+    return True
+deadline = time.monotonic() + float(sys.argv[3])
+while True:
     try:
         ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
         break
     except ConnectionError:
+        if time.monotonic() > deadline:
+            sys.exit("the head does not answer")
         time.sleep(0.1)
-while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
+while True:
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    # Ray takes a while to give up one whose host was replaced.
+    if len(alive) == int(sys.argv[2]) and all(map(is_there, alive)):
+        break
+    if time.monotonic() > deadline:
+        sys.exit(f"not {sys.argv[2]} nodes, but {[(node['NodeManagerAddress'], is_there(node)) for node in alive]}")
     time.sleep(0.05)
 """
 
@@ -65,6 +88,14 @@ def _call(*command):
     return done.stdout
 
 
+def _remove_abandoned():
+    """Remove the namespaces of tests that were killed; the processes in them have ended by themselves."""
+    for name in [line.split()[0] for line in _call("ip", "netns", "list").splitlines() if line]:
+        tester = re.fullmatch(r"pl([0-9a-f]+)x.*", name)
+        if tester and not Path(f"/proc/{int(tester[1], 16)}").exists():
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
 class Host:
     def __init__(self, network, number):
         self.name = f"host{number}"
@@ -83,7 +114,9 @@ class Host:
         self._start_init()
 
     def _start_init(self):
-        """Start the process that holds the namespaces of this host. All others of the host die with it."""
+        """Start the process that holds the namespaces of this host. All others of the host die with it, and it with the
+        tests, whichever way these end.
+        """
         own = self._network.directory / self.name
         own.mkdir()
         (own / "hosts").write_text(self._network.names())
@@ -101,14 +134,17 @@ class Host:
             "mkdir /tmp/home",
             "echo ready",
             "exec >/dev/null 2>&1",
-            "while :; do sleep infinity || :; done",  # a shell, which buries orphans as an init does
+            "until cat; do :; done",  # until the tests are gone; a shell, which buries orphans as an init does
         ]
         enter = ["ip", "netns", "exec", self._namespace, "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork"]
         command = [*_APART, *enter, "--kill-child", "sh", "-ec", "\n".join(steps)]
         variables = {name: value for name, value in os.environ.items() if name != _MARK}
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": variables}
-        with subprocess.Popen(command, **options) as process:
-            lines = [process.stdout.readline().strip() for _ in range(2)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, **pipes, text=True, env=variables)
+        self._lifeline = process.stdin
+        with process.stdout as output:
+            lines = [output.readline().strip() for _ in range(2)]
+        process.wait()
         if lines[1] != "ready":
             raise OSError(f"cannot set up {self.name}: {lines}")
         self._pid = int(lines[0])
@@ -141,7 +177,8 @@ class Host:
         else:
             self._network.head = self
         common = [f"--node-ip-address={self.address}", f"--num-cpus={num_cpus}", "--object-store-memory=100000000"]
-        self.start_daemon(ray, "start", *where, *common, "--disable-usage-stats", "--block", *options)
+        command = (ray, "start", *where, *common, "--disable-usage-stats", "--block", *options)
+        self.start_daemon("sh", "-c", _KEEP_STARTING, "sh", *command, env=env)
 
     def start_daemon(self, *command, env=None):
         """Start a command that outlives a test, and ends with this host."""
@@ -152,6 +189,12 @@ class Host:
 
     def has_ray_node(self):
         return self.is_alive and bool(self.run("sh", "-c", "pgrep -x raylet || true").strip())
+
+    def list_processes(self):
+        """Return the id and name of each process of this host, but for the one that lists them."""
+        lines = self.run("sh", "-c", "exec ps -e -o pid=,comm=").splitlines()
+        processes = [line.split(maxsplit=1) for line in lines]
+        return [(int(pid), name) for pid, name in processes if name != "ps"]
 
     def stop_ray(self):
         """Stop the Ray node of this host, which tells the head."""
@@ -194,6 +237,7 @@ class Host:
         """End the host with all its processes, at once."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
+        self._lifeline.close()
         wait_until(lambda: not self.is_alive)
         for process in self._processes:
             process.wait()
@@ -215,7 +259,8 @@ class Network:
     """Hosts and the bridge between them. `shared` is a directory that all of them see at `SHARED`."""
 
     def __init__(self, directory, num_hosts):
-        self.name = f"pl{uuid.uuid4().hex[:6]}"
+        _remove_abandoned()
+        self.name = f"pl{os.getpid():x}x{uuid.uuid4().hex[:2]}"
         self.switch = f"{self.name}-switch"
         self.directory = Path(directory)
         self.shared = self.directory / "shared"
@@ -281,9 +326,15 @@ class Network:
         return host
 
     def wait_for_nodes(self, num_nodes):
-        """Wait until the cluster has this many nodes."""
+        """Wait until the cluster has this many nodes, and counts none that is gone."""
         if num_nodes is not None:
-            self.head.run(sys.executable, "-c", _WAIT_FOR_NODES, f"{self.head.address}:{PORT}", num_nodes, timeout=120)
+            command = (sys.executable, "-c", _WAIT_FOR_NODES, self.address, num_nodes, _NODES_LIMIT_S)
+            try:
+                self.head.run(*command, timeout=_NODES_LIMIT_S + _LIMIT_S)
+            except AssertionError as error:
+                for host in filter(lambda host: host.is_alive, self.hosts):
+                    error.add_note(f"{host.name}: {host.run('sh', '-c', f'cat {_RAY_LOG} || true')}")
+                raise
 
     def close(self):
         for host in (*self.hosts, *self._plain_hosts):

@@ -13,6 +13,8 @@ from processes import wait_until
 pytestmark = pytest.mark.seeds(20, few=0)
 
 REDIS_PORT = 6380
+PATIENT = {"PACELINE_CLUSTER_PATIENCE_S": "120"}
+"""On a busy machine a head may need more than one start, each of them half a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,8 @@ def test_a_head_that_is_restarted_with_its_state_in_redis(lasting, request, dice
     """The driver and the workers are on other hosts. All of Ray on the head's host is killed, and started again."""
     head = lasting.hosts[0]
     with fault_table.trying("three hosts: head killed and started again, its state in Redis") as trial:
-        run = HostRun(lasting, f"head-{request.node.callspec.params['seed']}", lasting.hosts[1], pace_s=0.3)
+        name = f"head-{request.node.callspec.params['seed']}"
+        run = HostRun(lasting, name, lasting.hosts[1], env=PATIENT, pace_s=0.3)
         try:
             run.wait_for_step(dice.randint(6, 24))
             head.signal_all(signal.SIGKILL)

@@ -271,10 +271,11 @@ def test_what_a_run_writes_is_for_its_owner_alone_whatever_the_umask(tmp_path, f
 
 
 def exposed(root):
-    modes = {}
-    for path in [root, *root.rglob("*")]:
-        with contextlib.suppress(FileNotFoundError):  # The driver is at work.
-            modes[path] = path.lstat().st_mode
+    modes = {root: root.lstat().st_mode}
+    for folder, folders, files in os.walk(root):  # This passes over folders that the driver removes meanwhile.
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            with contextlib.suppress(FileNotFoundError):
+                modes[path] = path.lstat().st_mode
     return [f"{path} {stat.filemode(mode)}" for path, mode in modes.items() if mode & 0o077]
 
 

@@ -158,8 +158,18 @@ def test_one_more_failed_save_in_a_row_than_allowed_ends_the_run(proxied_path, s
         s3_proxy.plant("403", method="PUT", path=f"checkpoint_00000{number}/.rank_1", times=1000)
     with pytest.raises(train.TrainingFailedError, match=r"2 saves in a row, max_failed_saves=1") as raised:
         _fit(proxied_path, count_up(5), checkpoint_config=CheckpointConfig(max_failed_saves=1))
+    assert f"last checkpoint: {proxied_path}/alpha/attempt_1/checkpoint_000001 (report 1)" in str(raised.value)
     assert raised.value.result.checkpoint.to_dict()["i"] == 0
     assert isinstance(raised.value.worker_failures[1], StorageError)
+
+
+@pytest.mark.slow
+def test_a_hang_while_a_checkpoint_is_stored_names_the_store(proxied_path, s3_proxy):
+    s3_proxy.plant("stall", method="PUT", path="checkpoint_000002/.rank_1", times=1000)
+    failures = train.FailureConfig(hang_timeout_s=3, hang_action="fail")
+    sentence = rf"rank 1 has stood .* storing the checkpoint of report 2 at {proxied_path}/alpha"
+    with pytest.raises(train.TrainingFailedError, match=sentence):
+        _fit(proxied_path, count_up(3), failure_config=failures)
 
 
 def test_a_store_without_conditional_puts_keeps_a_run_too(gcs_server, spool):

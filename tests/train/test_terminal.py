@@ -64,6 +64,14 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
     )
 
 
+def test_the_host_of_a_rank_that_is_behind_is_named(tmp_path):
+    told = PrintedTerminal(tmp_path, size=2)
+    told.play(*(events.WorkerReady(1, rank, pid=1, host=f"host{rank + 1}") for rank in range(2)))
+    told.play(reported(0, 1, "checkpoint_000001"))
+    told.tick(31.0)
+    assert "called at train.py:41: rank 1 on host2 has made 0. Every rank" in told.read()
+
+
 def test_a_host_that_does_not_reach_the_store_is_named_and_so_is_a_commit_that_failed(tmp_path):
     told = PrintedTerminal(tmp_path)
     told.terminal.storage_uri = "s3://bucket/runs/alpha"

@@ -94,6 +94,7 @@ class RankTracker(ProcessTracker):
         self.reported_at: float | None = None
         self.last_report: Reported | None = None
         self.has_returned = False
+        self.host = ""
         self.pid = 0
 
     def is_standing(self, now: float) -> bool:
@@ -187,7 +188,7 @@ class HangDetector:
             self._ranks[event.staged.rank].last_sign_at = now
         elif isinstance(event, events.WorkerReady):
             self._ranks[event.rank].last_sign_at = now
-            self._ranks[event.rank].pid = event.pid
+            self._ranks[event.rank].pid, self._ranks[event.rank].host = event.pid, event.host
         elif isinstance(event, events.WorkerReturned):
             self._ranks[event.rank].last_sign_at = now
             self._ranks[event.rank].has_returned = True
@@ -372,13 +373,15 @@ class HangDetector:
         self, run: Run, phase: Running, confirmed: list[int], suspects: list[int], now: float, wall: float
     ) -> HangReport:
         active = [at for at, rank in enumerate(self._ranks) if not rank.has_returned]
+        has_several_hosts = len({rank.host for rank in self._ranks if rank.host}) > 1
         activities = []
         for at in active:
             rank = self._ranks[at]
             # A rank that moves or computes is not the one that blocks the others.
             stands = at in confirmed or (rank.is_standing(now) and not rank.is_computing())
             computes = bool(rank.observations) and rank.is_computing()
-            activities.append(replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes))
+            activity = replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes)
+            activities.append(replace(activity, host=rank.host if has_several_hosts else ""))
         diagnosis = hang_diagnosis.diagnose_hang(activities, self._hang_context(run, phase))
         silent_since = self._ranks[diagnosis.rank].last_sign_at
         self._reported_hang = _ReportedHang(diagnosis.rank, silent_since, now, frozenset(suspects))

@@ -11,13 +11,16 @@ from paceline._control.run import PendingCheckpoint
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import DataProcessSampled, StackFrame, StacksSampled
 
-Activity = Literal["collective", "gpu", "barrier", "report", "storage", "loader", "rows", "stopped", "mute", "other"]
+Activity = Literal[
+    "collective", "gpu", "barrier", "report", "saving", "storage", "loader", "rows", "stopped", "mute", "other"
+]
 
 WAITS_FOR_OTHERS = ("collective", "gpu", "barrier", "report", "rows")
 """Activities in which a rank may be blocked by another: do not blame it while there is another candidate."""
 
 _CONTEXT = "paceline._worker.context"
-_STORAGE = ("paceline._worker.upload", "paceline._storage.")
+_UPLOAD = "paceline._worker.upload"
+_STORAGE = "paceline._storage."
 _COLLECTIVE = ("torch.distributed", "torch.nn.parallel.distributed")
 _BACKWARD = "torch.autograd.graph"
 _JAX = ("jax",)
@@ -42,6 +45,8 @@ class RankActivity:
     """The user's own frames, innermost last."""
     is_standing: bool = True
     is_computing: bool = False
+    host: str = ""
+    """Where it is; empty if all ranks are on one host."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,9 @@ def _classify_activity(
     frames: Sequence[StackFrame], below: Sequence[StackFrame], user_indices: Sequence[int], called: str
 ) -> tuple[Activity, str]:
     ours = {frame.function for frame in below if frame.module == _CONTEXT}
-    if any(_is_within(frame.module, _STORAGE) for frame in below):
-        return "storage", ""
+    if any(_is_within(frame.module, (_UPLOAD, _STORAGE)) for frame in below):
+        is_saving = bool(ours) or any(frame.module == _UPLOAD for frame in below)
+        return "saving" if is_saving else "storage", ""
     if ours & {"report", "finish", "checkpoints"}:
         return "report", ""
     if "join" in ours:
@@ -182,7 +188,9 @@ def _describe_culprits(activities: Sequence[RankActivity], context: HangContext)
 
 def _describe_group(group: Sequence[RankActivity], context: HangContext) -> str:
     activity = group[0]
-    who, have = format_ranks(each.rank for each in group), _subject_with_have(group)
+    is_on_one_host = activity.host and all(each.host == activity.host for each in group)
+    who = format_ranks(each.rank for each in group) + (f" on {activity.host}" if is_on_one_host else "")
+    have = f"{who} {'has' if len(group) == 1 else 'have'}"
     span = f"for {min(each.silent_s for each in group):.0f} s"
     last = f"; its last report was made at {activity.where}" if activity.where else ""
     match activity.doing:
@@ -192,6 +200,8 @@ def _describe_group(group: Sequence[RankActivity], context: HangContext) -> str:
             kernel = f", waiting in the kernel ({activity.call})" if activity.call else ""
             return f"{have} been silent {span}: code outside Python holds the GIL{kernel}{last}"
         case "storage":
+            return f"{have} stood {span} waiting for storage{_format_location(activity)}"
+        case "saving":
             seq = f" of report {context.pending[0].seq}" if context.pending else ""
             return f"{have} stood {span} storing the checkpoint{seq} at {context.storage}{_format_location(activity)}"
         case "loader":

@@ -18,10 +18,11 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
+from paceline._core import settings
 from paceline._core.errors import StorageError
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
-from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy, contact_hint
+from paceline._storage.retrying_store import RetryingStore, StoreRetryPolicy, contact_hint
 from paceline._storage.store import Store
 from paceline._storage.store_errors import summarize_error
 
@@ -35,9 +36,11 @@ _S3_MAX_ATTEMPTS = 5
 
 
 def open_store_at(
-    storage_path: str, filesystem: Any = None, retry_policy: StoreRetryPolicy = DEFAULT_RETRY_POLICY
+    storage_path: str, filesystem: Any = None, retry_policy: StoreRetryPolicy | None = None
 ) -> RetryingStore:
-    """Return the store at a path. Does not contact it yet."""
+    """Return the store at a path. Does not contact it yet. Without a policy, it is as patient as the settings say."""
+    if retry_policy is None:
+        retry_policy = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
     try:
         store = _open_bare_store(storage_path, filesystem)
     except (ValueError, TypeError, ImportError):

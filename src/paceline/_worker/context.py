@@ -33,7 +33,6 @@ from paceline._engine import messages
 from paceline._engine.messages import Reported, WorkerInit, encode_message
 from paceline._storage.commit import rank_checkpoints
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
-from paceline._storage.retrying_store import StoreRetryPolicy
 from paceline._storage.run_layout import RunLayout, checkpoint_name
 from paceline._storage.run_store import DiskRunStore, RemoteRunStore, RunStore
 from paceline._worker.link import DriverLink
@@ -486,8 +485,7 @@ def open_run_store(begin: WorkerInit) -> RunStore:
     from paceline._storage.address import open_store_at
 
     filesystem = cloudpickle.loads(begin.filesystem) if begin.filesystem is not None else None
-    retry_policy = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
-    return RemoteRunStore(open_store_at(begin.store, filesystem, retry_policy), layout)
+    return RemoteRunStore(open_store_at(begin.store, filesystem), layout)
 
 
 _current: WorkerContext | None = None

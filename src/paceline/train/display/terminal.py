@@ -184,7 +184,7 @@ class Terminal:
                     self._announced_waits.add(key)
                     behind = [rank for rank in range(run.size) if run.phase.progress[rank] < pending.seq]
                     self.say(
-                        _format_wait(pending, run.phase, behind, now)
+                        self._format_wait(pending, run.phase, behind, now)
                         if behind
                         else self._format_store_wait(pending, now)
                     )
@@ -228,6 +228,14 @@ class Terminal:
             self._announce_restart(f"attempt {run.attempt}, from {since}{resize}")
         self._attempt, self._size, self._hosts = run.attempt, run.size, {}
         self._tail = LogTail(self._layout.log(run.attempt, 0), self._prefix(0)) if self._verbosity >= 1 else None
+
+    def _format_wait(self, pending: PendingCheckpoint, running: Running, behind: list[int], now: float) -> str:
+        counts = ", ".join(f"{self._name_rank(rank)} has made {running.progress[rank]}" for rank in behind[:4])
+        more = f" and {len(behind) - 4} more" if len(behind) > 4 else ""
+        return (
+            f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
+            f"called at {pending.where}: {counts}{more}. Every rank must call report() equally often"
+        )
 
     def _format_store_wait(self, pending: PendingCheckpoint, now: float) -> str:
         ranks = sorted(rank for rank, _ in pending.unstaged.items())
@@ -348,15 +356,6 @@ class LogTail:
             # A progress bar returns to the start of its line: show only its last state.
             shown = (line.rsplit(b"\r", 1)[-1].decode("utf-8", "replace") for line in lines)
             write("".join(f"{self._prefix}{line}\n" for line in shown))
-
-
-def _format_wait(pending: PendingCheckpoint, running: Running, behind: list[int], now: float) -> str:
-    counts = ", ".join(f"rank {rank} has made {running.progress[rank]}" for rank in behind[:4])
-    more = f" and {len(behind) - 4} more" if len(behind) > 4 else ""
-    return (
-        f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
-        f"called at {pending.where}: {counts}{more}. Every rank must call report() equally often"
-    )
 
 
 def _format_ranks(ranks: tuple[int, ...]) -> str:

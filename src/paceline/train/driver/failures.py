@@ -354,7 +354,9 @@ def format_failure(store: RunStore, run: Run, failures: tuple[events.WorkerFailu
         lines.append(f"  {_format_ranks(stopped)}: stopped after rank {cause.rank} failed")
     lines.append("")
     if run.latest is not None:
-        lines.append(f"  last checkpoint: {store.locate_checkpoint(run.latest)[0]} (report {run.latest.seq})")
+        path, filesystem = store.locate_checkpoint(run.latest)
+        place = path if filesystem is None else store.checkpoint_uri(run.latest)
+        lines.append(f"  last checkpoint: {place} (report {run.latest.seq})")
     else:
         lines.append("  no checkpoint was saved")
     lines.append(f"  log: {store.layout.log(run.attempt, cause.rank)}")

@@ -274,7 +274,7 @@ def make_extensions(
     layout, hang_watch = spec.run_config.location.layout, None
     if not spec.is_inline:  # No hang detection for a person at a breakpoint.
         config = spec.run_config.failure_config
-        storage, inspector = str(layout.root), endpoint.inspector
+        storage, inspector = terminal.storage_uri, endpoint.inspector
         hang_watch = extensions.HangWatch(config.hang_timeout_s, config.hang_action, storage, inspector)
     made: list[Extension] = [hang_watch] if hang_watch is not None else []
     made += [UsageCollector(endpoint.read_stages), extensions.CapacityWatch(spec.needs)]
