@@ -268,7 +268,7 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
     assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
 
 
-def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout):
+def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout, caplog):
     """The driver died after `checkpoint_000002` was moved away, and before all of its files had gone."""
     deleted = layout.trash / "deleted-1-1-2"
     for directory in (deleted, layout.checkpoint("mine")):
@@ -280,6 +280,8 @@ def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout)
     assert not deleted.exists()
     assert (layout.checkpoint("mine") / "state.bin").exists(), "who put it there is not known"
     assert (layout.checkpoint("checkpoint_000004") / "state.bin").exists(), "its manifest is lost: who knows why"
+    [warning] = caplog.messages
+    assert warning == f"{layout.checkpoint('checkpoint_000004')} was committed, but it or its manifest is missing"
 
 
 @pytest.fixture

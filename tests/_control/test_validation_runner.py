@@ -114,7 +114,9 @@ def test_the_timeout_counts_from_the_start_of_the_function():
 def test_a_validation_that_never_starts_times_out():
     runs = ValidationRuns(never_starts, timeout_s=5)
     assert runs.run_one() == []
-    runs.clock.advance(START_TIMEOUT_S + 5)
+    runs.clock.advance(START_TIMEOUT_S + 5 - 0.125)
+    assert runs.poll_twice() == []
+    runs.clock.advance(0.125)
     assert [event.status for event in runs.poll_twice()] == ["VALIDATION_TIMEOUT"]
 
 
