@@ -14,7 +14,7 @@ from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
 from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, PROBE_INTERVAL_S, RetryingStore, StoreRetryPolicy
-from paceline._storage.run_location import is_remote, join_storage_path
+from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.store import download_all, ignore_progress, run_in_parallel, upload_all
 from paceline._storage.store_errors import http_status, is_transient, summarize_error
 from paceline.testing import FakeClock
@@ -277,6 +277,16 @@ def test_directory_markers_are_no_entries_of_a_listing():
 )
 def test_a_path_tells_whether_it_is_a_store(path, remote):
     assert is_remote(path) is remote
+
+
+def test_a_location_with_an_open_store_equals_and_looks_like_one_without():
+    location = RunLocation("memory://bucket/runs", "run")
+    shared = location.share_store()
+    assert shared.open_store() is shared.open_store()
+    assert location.open_store() is not location.open_store()
+    assert (shared, repr(shared)) == (location, repr(location))
+    local = RunLocation("/runs", "run")
+    assert local.share_store() is local
 
 
 def test_options_of_an_address_stay_at_its_end_and_out_of_messages_and_wrong_ones_are_refused(monkeypatch):
