@@ -109,12 +109,12 @@ def test_capacity_is_polled_when_the_workers_are_gone_and_no_message_is_kept_fro
 def test_capacity_is_polled_out_of_turn_after_commits_at_which_the_run_may_grow(event, resize_every_s, is_polled):
     polls = []
     watch = CapacityWatch(WorkerResources())
-    run = Run(sizes=(1, 2), num_places=1, attempt=1, resize_every_s=resize_every_s)
+    run = Run(sizes=(1, 2, 4), num_places=1, attempt=1, resize_every_s=resize_every_s)
     engine = SimpleNamespace(capacity=lambda *arguments: polls.append(arguments) or 2)
     watch.attach(SimpleNamespace(clock=FakeClock(100.0), run=run, engine=engine))
     watch.on_event(event, 100.0)
     assert list(watch.poll()) == ([events.CapacityChanged(1, 2)] if is_polled else [])
-    assert polls == [(WorkerResources(), 1, 2)] * is_polled
+    assert polls == [(WorkerResources(), 1, 4)] * is_polled
 
 
 def test_an_abandoned_journal_writes_nothing_more_and_may_be_abandoned_twice(tmp_path):

@@ -145,6 +145,34 @@ def test_a_store_that_never_answered_is_given_up_early_with_what_to_check():
     assert "tries in 120 s" in str(raised.value), "one that has answered gets all of its time"
 
 
+@pytest.mark.parametrize(("silent_s", "is_given_up"), [(119.875, False), (120.0, True)])
+def test_a_call_without_an_answer_is_given_up_when_nothing_has_moved_for_the_deadline(silent_s, is_given_up):
+    clock, may_answer, waits = FakeClock(1000.0), threading.Event(), []
+
+    class Stuck(Failing):
+        def read(self, key):
+            assert may_answer.wait(60)
+            return b"x"
+
+    def wait(ended, timeout_s):
+        waits.append(timeout_s)
+        if len(waits) == 1:
+            clock.advance(silent_s)
+        else:
+            may_answer.set()
+            assert ended.wait(60)
+
+    store = RetryingStore(Stuck(), StoreRetryPolicy(num_tries=1, stall_timeout_s=120), clock=clock)
+    store._breaker.wait = wait
+    if is_given_up:
+        with pytest.raises(StorageError, match=r"no progress for 120 s, after 0 bytes"):
+            store.read("key")
+    else:
+        assert store.read("key") == b"x"
+    may_answer.set()
+    assert waits == [120.0, 120.0 - silent_s][: 1 if is_given_up else 2]
+
+
 def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_path):
     clock = FakeClock()
 
