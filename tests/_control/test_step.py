@@ -35,7 +35,7 @@ from paceline._control.events import (
 )
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Unopened, Waiting
-from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
+from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step, step_reports
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
@@ -156,6 +156,18 @@ def test_the_metrics_of_the_last_64_reports_are_kept_for_late_checkpoints(data: 
     run = apply(running(2), *(replace(reported(rank, seq), data=data) for seq in range(1, 71) for rank in (0, 1)))
     assert [seq for seq, _ in run.phase.recent] == list(range(7, 71))
     assert run.num_reports == 70
+
+
+def test_reports_that_are_taken_together_come_to_the_same_run_as_one_by_one() -> None:
+    run = apply(Run(), DriverStarted(2, 0), failed(0, kind="engine"), WorkersStopped(1))
+    assert (run.attempt, run.num_engine_failures_without_report) == (2, 1)
+    for ranks in ((1,), (0, 1), (0, 0, 1)):
+        batch = [reported(rank, seq, attempt=2) for seq in (1, 2, 1, 3) for rank in ranks]
+        after = apply(run, *batch)
+        effective = [each for number, each in enumerate(batch) if each not in batch[:number]]
+        assert step_reports(run, batch, 0) == (after, effective, len(batch))
+        assert step_reports(run, [*batch, reported(0, 4, files=True, attempt=2)], 0) == (after, effective, len(batch))
+        assert (after.num_reports, after.num_engine_failures_without_report) == (3 if 0 in ranks else 0, 0)
 
 
 def test_a_run_that_no_driver_has_opened_has_nothing_yet() -> None:
