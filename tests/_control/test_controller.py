@@ -17,6 +17,8 @@ from paceline._control.events import (
     Timestamp,
 )
 from paceline._control.extensions import CapacityWatch, Extension, HangWatch, TaskDispatch
+from paceline._control.journal_snapshot import read_snapshot
+from paceline._control.recovery import load_outline
 from paceline._control.run import BackingOff, Finished
 from paceline._control.storage_thread import CheckpointWork, DeletionThread
 from paceline._control.worker_sync import TaskQueue
@@ -40,7 +42,9 @@ from paceline._engine.messages import (
     WorkerReturned,
 )
 from paceline._storage import commit
+from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 from written_runs import read_events
 
 
@@ -202,6 +206,59 @@ def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path)
     run, _, engine = drive(tmp_path, worker, max_failures=5, before=before)
     assert run.phase.ending == "interrupted"
     assert len(engine.groups) == 2
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_stop_while_the_engine_waits_for_machines_is_at_once(tmp_path, waits):
+    def worker(begin):
+        message = None
+        while not isinstance(message, Hold):
+            message = yield None
+        yield WorkerReturned(begin.attempt, begin.rank, 0, stopped=True)
+
+    def stop(controller):
+        controller.engine.waits = waits
+        controller.request_stop(now=False)
+
+    run, events, _ = drive(tmp_path, worker, before=stop)
+    assert run.phase == Finished("interrupted")
+    assert [event for event in events if isinstance(event, StopRequested)] == [StopRequested(1, now=waits)]
+
+
+def test_a_report_is_released_with_a_checkpoint_only_if_that_is_asked_for(tmp_path):
+    released = []
+
+    def worker(begin):
+        message = None
+        while len(released) < 2:
+            message = yield None
+            released.extend([message] if isinstance(message, ReleaseReport) else [])
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    def release(controller):
+        controller.release_report(1, 4)
+        controller.release_report(2, 5)
+        controller.release_report(1, 6, save=True)
+
+    drive(tmp_path, worker, size=1, before=release)
+    assert released == [ReleaseReport(4), ReleaseReport(6, save=True)]
+
+
+def test_the_last_snapshot_covers_the_whole_journal(tmp_path):
+    def worker(begin):
+        yield reported(begin, 1)
+        yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+    controllers = []
+    run, _, _ = drive(tmp_path, worker, before=controllers.append)
+    layout = RunLayout(tmp_path)
+    expected = load_outline(DiskRunStore(LocalFiles(), layout))
+    controllers[0].write_last_snapshot(b'{"a":1}')
+    snapshot, journal = read_snapshot(layout), layout.journal.read_bytes()
+    assert bytes(snapshot.summary) == b'{"a":1}'
+    assert (snapshot.length, snapshot.num_lines) == (len(journal), journal.count(b"\n"))
+    assert load_outline(DiskRunStore(LocalFiles(), layout)) == expected
+    assert expected[0].phase == run.phase
 
 
 def test_attempts_that_fail_at_once_wait_longer_and_longer_unless_the_run_is_stopped(tmp_path):

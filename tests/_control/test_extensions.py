@@ -6,19 +6,54 @@ import pytest
 from msgspec import Raw
 
 from paceline._control import events
-from paceline._control.extensions import CAPACITY_POLL_S, CapacityWatch, TaskDispatch
+from paceline._control.extensions import CAPACITY_POLL_S, CapacityWatch, HangWatch, TaskDispatch
 from paceline._control.journal import Journal
 from paceline._control.recovery import RunReplay
 from paceline._control.run import Run
+from paceline._control.step import step
 from paceline._control.worker_sync import TaskQueue
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import StorageError
 from paceline._engine.base import WorkerResources
-from paceline._engine.messages import TaskAnswered
+from paceline._engine.messages import Joined, SampleStacks, StacksSampled, TaskAnswered
 from paceline.testing import FakeClock
 
 COMMITTED = events.Committed(CheckpointRecord(1, "checkpoint_000001", 1, Raw(b"{}")))
 STOP = events.StopRequested(1)
+
+
+def test_what_the_ranks_of_an_earlier_attempt_sent_says_nothing_about_those_of_this_one():
+    calls = []
+    watch = HangWatch(1.0, "warn", "/runs/a")
+    watch.detector = SimpleNamespace(
+        on_barrier_joined=lambda message, now: calls.append((message, now)),
+        add_sample=lambda message, now: calls.append((message, now)),
+    )
+    watch.attach(SimpleNamespace(clock=FakeClock(5.0), run=Run(attempt=2)))
+    messages = [kind for n in (1, 2, 3) for kind in (Joined(n, 0, 1, "x.py:1"), StacksSampled(n, 0, 1))]
+    assert list(map(watch.on_message, messages)) == [False, True] * 3
+    assert calls == [(Joined(2, 0, 1, "x.py:1"), 5.0), (StacksSampled(2, 0, 1), 5.0)]
+    assert not watch.on_message(events.WorkersStopped(2))
+
+
+def test_ranks_that_wait_for_machines_are_not_silent():
+    clock, sent = FakeClock(0.0), []
+    watch = HangWatch(1.0, "warn", "/runs/a")
+    engine = SimpleNamespace(waits=True)
+    run = step(Run(), events.DriverStarted(1, 0))[0]
+    watch.attach(SimpleNamespace(clock=clock, run=run, engine=engine, broadcast=sent.append))
+
+    def look(for_s):
+        for _ in range(int(for_s / 0.25)):
+            clock.advance(0.25)
+            assert watch.poll() == ()
+
+    look(for_s=60)
+    engine.waits = False
+    look(for_s=4)
+    assert sent == []
+    look(for_s=0.25)
+    assert sent == [SampleStacks(1)]
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
@@ -74,12 +109,12 @@ def test_capacity_is_polled_when_the_workers_are_gone_and_no_message_is_kept_fro
 def test_capacity_is_polled_out_of_turn_after_commits_at_which_the_run_may_grow(event, resize_every_s, is_polled):
     polls = []
     watch = CapacityWatch(WorkerResources())
-    run = Run(sizes=(1, 2), num_places=1, attempt=1, resize_every_s=resize_every_s)
+    run = Run(sizes=(1, 2, 4), num_places=1, attempt=1, resize_every_s=resize_every_s)
     engine = SimpleNamespace(capacity=lambda *arguments: polls.append(arguments) or 2)
     watch.attach(SimpleNamespace(clock=FakeClock(100.0), run=run, engine=engine))
     watch.on_event(event, 100.0)
     assert list(watch.poll()) == ([events.CapacityChanged(1, 2)] if is_polled else [])
-    assert polls == [(WorkerResources(), 1, 2)] * is_polled
+    assert polls == [(WorkerResources(), 1, 4)] * is_polled
 
 
 def test_an_abandoned_journal_writes_nothing_more_and_may_be_abandoned_twice(tmp_path):

@@ -257,3 +257,22 @@ def test_a_disk_that_is_full_for_a_moment_and_short_writes_lose_nothing(
         journal_file.flush()
     assert not refusals
     assert journal.read_events(path) == STORY
+
+
+def test_after_a_sync_that_failed_a_close_writes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = []
+
+    def refuse(fd: int) -> None:
+        refused.append(fd)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal_file = Journal(path)
+    journal_file.append(STORY[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(StorageError, match=r"the run's journal cannot be written: .*: while flushing, .*\.jsonl"):
+            journal_file.sync()
+        journal_file.append(STORY[1])
+        journal_file.close()
+    assert len(refused) == 1
+    assert journal.read_events(path) == STORY[:1]

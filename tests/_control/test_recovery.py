@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from paceline import train
-from paceline._control import journal
+from paceline._control import journal, recovery
 from paceline._control.events import (
     CheckpointsFound,
     CheckpointVerified,
@@ -23,6 +23,7 @@ from paceline._control.recovery import (
     RunReplay,
     _finish_commits,
     _secure_damaged_checkpoints,
+    has_lost_journal,
     iter_reports_so_far,
     load_history,
     load_outline,
@@ -30,6 +31,7 @@ from paceline._control.recovery import (
     recover_run,
     survey_checkpoints,
 )
+from paceline._control.run import RankProgress, Run
 from paceline._control.step import step
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.codec import seal_line
@@ -162,7 +164,7 @@ def test_a_rebuilt_journal_starts_the_attempts_without_reports_too(tmp_path):
     assert sum(isinstance(event, DriverStarted) for event in found) == 3
 
 
-def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overwritten(layout, tmp_path):
+def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overwritten(layout, tmp_path, caplog):
     layout.journal.unlink()
     manifest = layout.checkpoint("checkpoint_000005") / ".manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-20])
@@ -179,7 +181,9 @@ def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overw
     # With one that is valid, the run goes on from it, and the others are set aside.
     (tmp_path / "kept").rename(layout.checkpoint("checkpoint_000004") / ".manifest.json")
     assert fit().metrics == {"i": 5, "start": 4}
-    assert (layout.quarantine / "checkpoint_000005" / "state.json").exists()
+    set_aside = layout.quarantine / "checkpoint_000005"
+    assert (set_aside / "state.json").exists()
+    assert f"checkpoint_000005 has no valid manifest; moved to {set_aside}" in caplog.messages
 
 
 @pytest.mark.parametrize(("count", "named"), [(5, r"a, b, c, d, e\. A new"), (6, r"a, b, c, d, e and 1 more\. A new")])
@@ -233,6 +237,66 @@ def test_reports_in_a_workers_file_are_recovered_once(layout):
     assert sorted(reported) == sorted((1, rank, seq) for rank in (0, 1) for seq in range(1, 6))
 
 
+@pytest.mark.parametrize("num_known", [0, 1, 2, 17, 37, 38, 39, 40])
+def test_reports_that_a_journal_lacks_are_found_near_the_end_of_a_long_file(tmp_path, monkeypatch, num_known):
+    step_bytes, layout = 1000, RunLayout(tmp_path)
+    monkeypatch.setattr(recovery, "_UNREAD_STEP_BYTES", step_bytes)
+    reports = [Reported(1, 0, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1") for seq in range(1, 41)]
+    lines = [seal_line(encode_event(report)) for report in reports]
+    own = layout.reports(1, 0)
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"".join(lines))
+    layout.journal.write_bytes(seal_line(encode_event(DriverStarted(1, 0))) + b"".join(lines[:num_known]))
+    _, history = load_history(DiskRunStore(LocalFiles(), layout))
+    assert [event for event in history if isinstance(event, Reported)] == reports
+    phase = step(Run(), DriverStarted(1, 0))[0].phase
+    phase = msgspec.structs.replace(phase, progress=RankProgress.start_at(1, num_known))
+    with own.open("rb") as file:
+        recovery._skip_known_reports(file, own, phase, 0)
+        first_unknown = sum(map(len, lines[:num_known]))
+        assert file.tell() <= first_unknown
+        size = own.stat().st_size
+        assert file.tell() >= min(first_unknown, size - step_bytes) - 2 * step_bytes, "most of it is not read"
+
+
+def test_the_journal_of_a_run_is_lost_if_a_driver_had_it_and_reports_or_checkpoints_are_there(layout, tmp_path):
+    assert has_lost_journal(layout.root)
+    shutil.rmtree(layout.root / "reports", ignore_errors=True)
+    assert has_lost_journal(layout.root), "it has checkpoints"
+    layout.lease.rename(tmp_path / "lease")
+    assert not has_lost_journal(layout.root), "no driver had it"
+    bare = RunLayout(tmp_path / "bare")
+    bare.lease.mkdir(parents=True)
+    assert not has_lost_journal(bare.root), "a driver took it, and nothing followed"
+    bare.reports(1, 0).parent.mkdir(parents=True)
+    assert has_lost_journal(bare.root), "an attempt had begun"
+
+
+def test_the_journal_of_a_run_in_a_store_is_read_and_a_line_that_cannot_be_is_named(layout):
+    events = read_events(layout.root)
+    disk = DiskRunStore(LocalFiles(), layout)
+
+    def stored(data):
+        return SimpleNamespace(
+            uri="s3://bucket/run",
+            layout=RunLayout(layout.root / "spool"),
+            read_journal=lambda: data,
+            list_manifests=disk.list_manifests,
+            checkpoint_uri=disk.checkpoint_uri,
+            has_checkpoint=disk.has_checkpoint,
+        )
+
+    data = layout.journal.read_bytes()
+    run, history, last = load_outline(stored(data))
+    assert (run, last) == (load_outline(disk)[0], load_outline(disk)[2])
+    assert load_history(stored(data)) == load_history(disk)
+    assert load_history(stored(data))[1][:-1] == events
+    assert [*history] == load_outline(disk)[1]
+    num_lines = data.count(b"\n")
+    with pytest.raises(train.StorageError, match=rf"s3://bucket/run: line {num_lines + 1} of the journal cannot be"):
+        load_history(stored(data + seal_line(b'{"type":"from_a_later_version"}')))
+
+
 def test_a_journal_is_played_without_holding_all_of_it_in_memory(tmp_path):
     num_workers, num_reports = 50, 100
     layout = RunLayout(tmp_path)
@@ -268,7 +332,7 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
     assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
 
 
-def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout):
+def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout, caplog):
     """The driver died after `checkpoint_000002` was moved away, and before all of its files had gone."""
     deleted = layout.trash / "deleted-1-1-2"
     for directory in (deleted, layout.checkpoint("mine")):
@@ -280,6 +344,8 @@ def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout)
     assert not deleted.exists()
     assert (layout.checkpoint("mine") / "state.bin").exists(), "who put it there is not known"
     assert (layout.checkpoint("checkpoint_000004") / "state.bin").exists(), "its manifest is lost: who knows why"
+    [warning] = caplog.messages
+    assert warning == f"{layout.checkpoint('checkpoint_000004')} was committed, but it or its manifest is missing"
 
 
 @pytest.fixture

@@ -316,9 +316,9 @@ def test_the_answer_counts_the_profiles_and_says_who_sent_none() -> None:
 
 
 def test_boxes_of_a_flame_graph_lie_side_by_side_above_their_caller() -> None:
-    page = render_flame_page("a;b 2\na;c 3\nd 4\n", "t")
+    page = render_flame_page("a;b 1\na;c 3\nd 4\n", "t")
     boxes = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["nodes"]
-    assert sorted(boxes) == [["a", 1, 0, 5], ["all", 0, 0, 9], ["b", 2, 0, 2], ["c", 2, 2, 3], ["d", 1, 5, 4]]
+    assert sorted(boxes) == [["a", 1, 0, 4], ["all", 0, 0, 8], ["b", 2, 0, 1], ["c", 2, 1, 3], ["d", 1, 4, 4]]
 
 
 def test_requests_are_looked_for_twice_a_second_and_those_in_a_store_every_ten(tmp_path):

@@ -26,13 +26,16 @@ from paceline._control.events import (
     Event,
     HangCleared,
     HangSuspected,
+    PreemptionNoticeReceived,
+    ResizeDue,
     Retention,
+    StopRequested,
     ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Unopened
-from paceline._control.step import InvalidTransition, next_deadline, step
+from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Unopened, Waiting
+from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step, step_reports
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
@@ -153,6 +156,18 @@ def test_the_metrics_of_the_last_64_reports_are_kept_for_late_checkpoints(data: 
     run = apply(running(2), *(replace(reported(rank, seq), data=data) for seq in range(1, 71) for rank in (0, 1)))
     assert [seq for seq, _ in run.phase.recent] == list(range(7, 71))
     assert run.num_reports == 70
+
+
+def test_reports_that_are_taken_together_come_to_the_same_run_as_one_by_one() -> None:
+    run = apply(Run(), DriverStarted(2, 0), failed(0, kind="engine"), WorkersStopped(1))
+    assert (run.attempt, run.num_engine_failures_without_report) == (2, 1)
+    for ranks in ((1,), (0, 1), (0, 0, 1)):
+        batch = [reported(rank, seq, attempt=2) for seq in (1, 2, 1, 3) for rank in ranks]
+        after = apply(run, *batch)
+        effective = [each for number, each in enumerate(batch) if each not in batch[:number]]
+        assert step_reports(run, batch, 0) == (after, effective, len(batch))
+        assert step_reports(run, [*batch, reported(0, 4, files=True, attempt=2)], 0) == (after, effective, len(batch))
+        assert (after.num_reports, after.num_engine_failures_without_report) == (3 if 0 in ranks else 0, 0)
 
 
 def test_a_run_that_no_driver_has_opened_has_nothing_yet() -> None:
@@ -351,6 +366,37 @@ def test_what_keeps_a_rank_from_exiting_is_noted_once() -> None:
     late = apply(run, ExitDelayed(1, 0, "thread 'prefetch'", 10.0))
     assert dict(late.phase.delayed_exits.items()) == {0: "thread 'prefetch'"}
     assert step(late, ExitDelayed(1, 0, "again", 10.0)) == (late, [])
+
+
+def test_workers_that_returned_and_do_not_exit_are_killed_once_their_time_is_up() -> None:
+    run, commands = step(running(1), returned(0, 0), 100.0)
+    assert commands == [StopWorkers(1, kill=False)]
+    assert next_deadline(run) == 100.0 + run.exit_grace_s + EXIT_DELAY_NOTICE_S
+    run = step_through(run, (DeadlinePassed(1), Stopping, [StopWorkers(1, kill=True)]))
+    assert next_deadline(run) is None
+    step_through(run, (DeadlinePassed(1), Stopping, []), (WorkersStopped(1), Finished, []))
+
+
+@pytest.mark.parametrize("phase", [BackingOff(1.0, 2.0), Restoring(record(1)), Waiting()])
+def test_a_notice_for_the_drivers_machine_ends_a_run_without_workers_and_one_for_another_does_not(phase: Phase) -> None:
+    run = replace(running(1), phase=phase)
+    assert step(run, PreemptionNoticeReceived(1, 30.0, (0,), includes_driver=False)) == (run, [])
+    ended, commands = step(run, PreemptionNoticeReceived(1, 30.0))
+    assert (ended.phase, ended.preempted, commands) == (Finished("preempted"), True, [])
+
+
+@pytest.mark.parametrize(
+    ("event", "ending"),
+    [(StopRequested(1), "interrupted"), (PreemptionNoticeReceived(1, 30.0), "preempted"), (None, None)],
+)
+def test_a_run_that_stops_to_grow_goes_on_unless_it_is_asked_to_end_meanwhile(
+    event: Event | None, ending: str | None
+) -> None:
+    run = replace(apply(Run(), DriverStarted(1, 0, sizes=(1, 2), num_places=1)), num_places=2)
+    run = apply(run, ResizeDue(1), Committed(record(1)))
+    assert run.phase.ending == "resized"
+    run = apply(run, *([event] if event is not None else []), WorkersStopped(1))
+    assert run.phase == (Restoring(record(1)) if ending is None else Finished(ending))
 
 
 def test_a_checkpoint_that_was_asked_for_later_belongs_to_the_report_that_waits() -> None:

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from paceline._control.commands import CommitCheckpoint
-from paceline._control.events import Committed
+from paceline._control.events import CheckpointBroken, CheckpointVerified, Committed
 from paceline._control.journal import Journal
-from paceline._control.storage_thread import CheckpointWork, DeletionThread
+from paceline._control.storage_thread import LOG_TRIM_INTERVAL_S, CheckpointWork, DeletionThread
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
@@ -158,3 +158,45 @@ def test_a_name_is_not_committed_while_an_older_checkpoint_of_it_is_set_aside(ch
     thread.join(PATIENCE_S)
     checkpoints.close()
     assert checkpoints.list_names() == ["best"]
+
+
+def test_a_checkpoint_is_verified_and_one_that_is_broken_set_aside(checkpoints):
+    record = checkpoints.commit(1)
+    assert checkpoints.work.verify(2, record) == CheckpointVerified(2, 1)
+    (checkpoints.layout.checkpoint(record.name) / "model").write_text("y")
+    broken = checkpoints.work.verify(3, record)
+    assert isinstance(broken, CheckpointBroken)
+    assert (broken.attempt, broken.seq) == (3, 1)
+    assert broken.problem.endswith(f"; moved to {checkpoints.layout.quarantine / record.name}")
+    assert checkpoints.list_names() == []
+
+
+def test_logs_are_trimmed_every_few_seconds_and_a_failure_costs_nothing(checkpoints, monkeypatch, caplog):
+    clock, trimmed = checkpoints.work._clock, []
+
+    def fail():
+        trimmed.append(clock.now())
+        raise OSError(5, "no such disk")
+
+    monkeypatch.setattr(checkpoints.store, "trim_logs", fail)
+    began = clock.now()
+    for after_s in (0.0, LOG_TRIM_INTERVAL_S - 0.125, 0.125, 0.125, LOG_TRIM_INTERVAL_S - 0.125):
+        clock.advance(after_s)
+        checkpoints.work.sync_journal()
+    assert [at - began for at in trimmed] == [LOG_TRIM_INTERVAL_S, 2 * LOG_TRIM_INTERVAL_S]
+    assert caplog.messages == ["cannot limit the size of the logs: [Errno 5] no such disk"] * 2
+
+
+@pytest.mark.parametrize("name", ["set_aside", "remove_replaced"])
+def test_what_cannot_be_deleted_costs_no_commit(checkpoints, monkeypatch, caplog, name):
+    first = checkpoints.commit(1)
+
+    def fail(*args):
+        raise OSError(5, "no such disk")
+
+    monkeypatch.setattr(checkpoints.store, name, fail)
+    checkpoints.work.delete(first)
+    checkpoints.commit(2)
+    checkpoints.close()
+    text = {"set_aside": "cannot delete checkpoint_000001", "remove_replaced": "cannot remove what"}[name]
+    assert any(message.startswith(text) and "no such disk" in message for message in caplog.messages)

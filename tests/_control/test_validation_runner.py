@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from paceline._control.commands import StartValidation
+from paceline._control.commands import StartValidation, StopWorkers
 from paceline._control.events import ValidationEnded
 from paceline._control.validation_runner import EXIT_TIMEOUT_S, START_TIMEOUT_S, ValidationRunner, ValidationSetup
 from paceline._core.checkpoint_records import CheckpointRecord
@@ -30,7 +30,7 @@ class ValidationRuns:
 
     def run_one(self, record=RECORD, *, within=10):
         """Run one validation; return its events within so many polls."""
-        self.runner.execute(StartValidation(record))
+        assert self.runner.execute(StartValidation(record))
         for _ in range(within):
             if news := self.runner.poll():
                 return news
@@ -114,7 +114,9 @@ def test_the_timeout_counts_from_the_start_of_the_function():
 def test_a_validation_that_never_starts_times_out():
     runs = ValidationRuns(never_starts, timeout_s=5)
     assert runs.run_one() == []
-    runs.clock.advance(START_TIMEOUT_S + 5)
+    runs.clock.advance(START_TIMEOUT_S + 5 - 0.125)
+    assert runs.poll_twice() == []
+    runs.clock.advance(0.125)
     assert [event.status for event in runs.poll_twice()] == ["VALIDATION_TIMEOUT"]
 
 
@@ -150,6 +152,10 @@ def test_a_validation_that_cannot_start_fails_without_failing_the_run():
     runs.engine.start = lambda group: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     problem = "cannot start: [Errno 28] No space left on device"
     assert runs.run_one() == [ended("VALIDATION_FAILED", problem=problem)]
+
+
+def test_other_commands_are_left_to_others():
+    assert not ValidationRuns(returns).runner.execute(StopWorkers(1, kill=True))
 
 
 def test_a_closed_runner_returns_no_event():

@@ -84,11 +84,19 @@ def test_a_checkpoint_that_waits_for_a_rank_that_is_done_is_reported_once(queue:
     other.take_due(run)
     answers(other, run, 1, num_reports=1)
     assert other.find_mismatch(run, 0.0) is None, "it has made that report"
-    failure = queue.find_mismatch(run, 0.0)
+    assert queue.find_mismatch(replace(run, phase=Stopping(run.phase, "failed")), 0.0) is None  # type: ignore[arg-type]
+    failure = queue.find_mismatch(run, 2.5)
     assert failure is not None
     assert "rank 0 waits for every rank in report 1" in failure.message
     assert "rank 1 returned after 0 reports" in failure.message
+    assert (failure.kind, failure.at) == ("mismatch", 2.5)
     assert queue.find_mismatch(run, 0.0) is None
+    other = TaskQueue()
+    other.submit(b"job")
+    other.take_due(run)
+    answers(other, run, 0, 1, num_reports=0)
+    assert other.take_answers(run) is not None
+    assert other.find_mismatch(run, 0.0) is None, "the task is done"
 
 
 @pytest.mark.parametrize(("gathers", "gathered"), [(False, ()), (True, (b"0", b"1"))])

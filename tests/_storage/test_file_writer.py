@@ -94,11 +94,14 @@ def test_whole_pages_bypass_the_page_cache_and_one_fsync_follows_the_last_write(
 @pytest.mark.parametrize("is_durable", [True, False])
 def test_a_file_that_turns_out_shorter_or_longer_has_its_own_size(tmp_path, is_durable):
     data = random.Random(7).randbytes(3 * PIECE + 5)
+    (tmp_path / "other").touch()
+    mode = 0o600 if is_durable else (tmp_path / "other").stat().st_mode & 0o777
     for expected in (0, PIECE, 9 * PIECE):
         with LargeFileWriter(tmp_path / "file", expected, is_durable=is_durable) as writer:
             writer.add(memoryview(data))
             assert writer.finish("file").size == len(data)
         assert (tmp_path / "file").read_bytes() == data
+        assert (tmp_path / "file").stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.parametrize("room", [0, 1, ALIGNMENT, PIECE, 2 * PIECE + 512, 5 * PIECE])

@@ -14,7 +14,7 @@ from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
 from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, PROBE_INTERVAL_S, RetryingStore, StoreRetryPolicy
-from paceline._storage.run_location import is_remote, join_storage_path
+from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.store import download_all, ignore_progress, run_in_parallel, upload_all
 from paceline._storage.store_errors import http_status, is_transient, summarize_error
 from paceline.testing import FakeClock
@@ -143,6 +143,34 @@ def test_a_store_that_never_answered_is_given_up_early_with_what_to_check():
     with pytest.raises(StorageError, match="hint: check the network") as raised:
         store.write("key", b"x")
     assert "tries in 120 s" in str(raised.value), "one that has answered gets all of its time"
+
+
+@pytest.mark.parametrize(("silent_s", "is_given_up"), [(119.875, False), (120.0, True)])
+def test_a_call_without_an_answer_is_given_up_when_nothing_has_moved_for_the_deadline(silent_s, is_given_up):
+    clock, may_answer, waits = FakeClock(1000.0), threading.Event(), []
+
+    class Stuck(Failing):
+        def read(self, key):
+            assert may_answer.wait(60)
+            return b"x"
+
+    def wait(ended, timeout_s):
+        waits.append(timeout_s)
+        if len(waits) == 1:
+            clock.advance(silent_s)
+        else:
+            may_answer.set()
+            assert ended.wait(60)
+
+    store = RetryingStore(Stuck(), StoreRetryPolicy(num_tries=1, stall_timeout_s=120), clock=clock)
+    store._breaker.wait = wait
+    if is_given_up:
+        with pytest.raises(StorageError, match=r"no progress for 120 s, after 0 bytes"):
+            store.read("key")
+    else:
+        assert store.read("key") == b"x"
+    may_answer.set()
+    assert waits == [120.0, 120.0 - silent_s][: 1 if is_given_up else 2]
 
 
 def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_path):
@@ -277,6 +305,16 @@ def test_directory_markers_are_no_entries_of_a_listing():
 )
 def test_a_path_tells_whether_it_is_a_store(path, remote):
     assert is_remote(path) is remote
+
+
+def test_a_location_with_an_open_store_equals_and_looks_like_one_without():
+    location = RunLocation("memory://bucket/runs", "run")
+    shared = location.share_store()
+    assert shared.open_store() is shared.open_store()
+    assert location.open_store() is not location.open_store()
+    assert (shared, repr(shared)) == (location, repr(location))
+    local = RunLocation("/runs", "run")
+    assert local.share_store() is local
 
 
 def test_options_of_an_address_stay_at_its_end_and_out_of_messages_and_wrong_ones_are_refused(monkeypatch):

@@ -458,6 +458,16 @@ def test_a_hostile_buffer_is_refused(tmp_path, change, message):
         read_state(tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["u1", "<f4", "<f8"])
+def test_the_largest_shape_that_a_dtype_may_have_survives_and_a_larger_one_is_refused(tmp_path, dtype):
+    longest = ((1 << 63) - 1) // np.dtype(dtype).itemsize
+    write_state(np.ndarray((longest, 0), dtype, b""), tmp_path)
+    assert read_state(tmp_path).shape == (longest, 0)
+    _alter(tmp_path, lambda document: document["buffers"][0].update(shape=[longest + 1, 0]))
+    with pytest.raises(ValueError, match="too large for any memory"):
+        read_state(tmp_path)
+
+
 @pytest.mark.parametrize(
     "node",
     [

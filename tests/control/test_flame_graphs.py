@@ -15,6 +15,7 @@ from paceline._worker import profiler
 from paceline._worker.profiler import StackSamples
 
 NAMES = st.text("ab <>&'\"\\/é\u2028", min_size=1, max_size=8)
+NO_STACKS = st.sampled_from(["", "a;b", "a;b ", " 5", "a;b x", "a;b -1", "a;b 1.5", "a;b \u00b2", "a;b \u0663"])
 STACKS = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=6), st.integers(1, 1000)), max_size=20)
 
 
@@ -28,9 +29,9 @@ def data_of(page):
     return nodes
 
 
-@given(STACKS)
-def test_every_sample_is_counted_in_its_stack(stacks):
-    root = parse_folded_stacks(folded_of(stacks))
+@given(STACKS, st.lists(NO_STACKS, max_size=3))
+def test_every_sample_is_counted_in_its_stack(stacks, invalid):
+    root = parse_folded_stacks(folded_of(stacks) + "\n".join(invalid))
     assert root.count == sum(count for _, count in stacks)
     outermost: Counter[str] = Counter()
     for names, count in stacks:

@@ -65,9 +65,9 @@ def render_flame_page(folded: str, title: str) -> str:
 
 def _layout_boxes(root: FlameNode) -> list[tuple[str, int, int, int]]:
     """Return name, depth, start and width of each box, parents first."""
-    least = 0
+    least = 1
     while sum(1 for _ in _iter_boxes(root, least)) > MOST_NODES:
-        least = max(1, 2 * least)
+        least *= 2
     return list(_iter_boxes(root, least))
 
 
