@@ -37,9 +37,10 @@ GRACE_S = 5.0
 """How long processes, threads and shared memory may take to go once a test has ended."""
 
 # The suite gives the same answer every time: property tests draw their examples from fixed seeds. `make fuzz` draws
-# fresh ones, and keeps those that fail in .hypothesis.
-hypothesis.settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
-hypothesis.settings.register_profile("fuzz", max_examples=1000, deadline=None, print_blob=True)
+# fresh ones, and keeps those that fail in .hypothesis. How fast the machine is fails neither.
+_any_speed = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None, **_any_speed)
+hypothesis.settings.register_profile("fuzz", max_examples=1000, print_blob=True, **_any_speed)
 hypothesis.settings.load_profile("fixed")
 
 SHM = Path("/dev/shm")

@@ -2,8 +2,8 @@
 
 Mutations come from cosmic-ray. Only a seeded sample is tried, and each mutant is judged by the tests that execute its
 line, the quickest first; where none does in its own process, as for defaults of fields, by those that execute its
-file or import its module. Left out is what no test can see: annotations, decorators, sizes and timeouts, the bare `*`
-of a signature, and keyword arguments such as `frozen` and `daemon`.
+file or import its module. It counts as noticed if a test fails twice. Left out is what no test can see: annotations,
+decorators, sizes and timeouts, the bare `*` of a signature, and keyword arguments such as `frozen` and `daemon`.
 """
 
 import argparse
@@ -196,9 +196,25 @@ def judge(mutant: Mutant, tree: Path, tests: list[str], limit_s: float) -> str:
         return "same"
     path.write_text(mutated)
     try:
-        return "killed" if run_tests(tree, tests, limit_s) != 0 else "survived"
+        return "killed" if _is_noticed(tree, tests, limit_s) else "survived"
     finally:
         path.write_text(original)
+
+
+def _is_noticed(tree: Path, tests: list[str], limit_s: float) -> bool:
+    """Whether a test fails, and fails again: on a busy machine one may fail by itself."""
+    if run_tests(tree, tests, limit_s) == 0:
+        return False
+    failed = find_failed_tests((tree / "output").read_text(), tests)
+    if failed and run_tests(tree, failed, limit_s) == 0:
+        return run_tests(tree, tests, limit_s) != 0
+    return True
+
+
+def find_failed_tests(output: str, tests: list[str]) -> list[str]:
+    """The tests that pytest's summary names; ids may have spaces."""
+    lines = [line.partition(" ")[2] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [test for test in tests if any(line == test or line.startswith(f"{test} - ") for line in lines)]
 
 
 def run_tests(tree: Path, tests: list[str], limit_s: float) -> int:

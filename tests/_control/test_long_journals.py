@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._control.events import Event, decode_event, encode_event
@@ -55,7 +55,7 @@ def long_way(store: DiskRunStore) -> Any:
 
 
 @given(lines=journals(), typed=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_what_counts_does_not_depend_on_how_the_journal_is_read(lines: list[bytes], typed: bool) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal_lines, "_MIN_TYPED_BYTES", 0 if typed else 1 << 20)

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._core.resource_planner import UNIT, PlacementNode, ResourceBundle, to_units
@@ -190,7 +190,7 @@ def oversubscribed(nodes, allocations):
     return {key: amount for key, amount in used.items() if amount > there.get(key, 0)}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(NODES, st.data())
 def test_in_any_sequence_nothing_is_given_twice_and_all_of_it_comes_back(nodes, data):
     ledger, allocations = room_with(nodes), []
@@ -248,7 +248,7 @@ def fits(nodes, asks):
     return False
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(NODES, NEEDS.map(lambda asks: TrialNeeds(asks.bundles, True, asks.strategy)))
 def test_exactly_what_no_way_of_placing_could_fit_is_refused(nodes, asks):
     assert (room_with(nodes).find_refusal(asks) is None) == fits(nodes, asks)
