@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from left_over import MARK, assert_nothing_is_left
 
+from paceline._engine.ray.idle_agents import idle_agents
 from processes import wait_until
 
 HERE = Path(__file__).parent
@@ -163,6 +164,7 @@ def cluster(connected, nothing_is_left_behind):
     """The cluster; a test that leaves an actor, a placement group, a process or a node of ours there fails."""
     before = list(connected.added)
     yield connected
+    idle_agents.release_all()
     try:
         assert_nothing_is_left(connected.name)
     finally:
