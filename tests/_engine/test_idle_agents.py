@@ -5,51 +5,49 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline._engine.ray import idle_agents, node_agent
+from paceline._engine.ray import node_agent
 from paceline._engine.ray.idle_agents import MAX_IDLE_PER_NODE, AgentKey, IdleAgent, IdleAgents
 from paceline._engine.ray.node_agent import NodeAgent
 
 KEY = AgentKey("job", "node", b"{}", "{}")
 
 
-class FakeActor:
-    def __init__(self):
-        self.idle_tokens = []
-        remote = SimpleNamespace(remote=lambda token, _after_s: self.idle_tokens.append(token))
-        self.end_if_idle = SimpleNamespace(options=lambda num_returns: remote)
+def make_idle(token="secret", **changes):
+    idle_tokens = []
+    remote = SimpleNamespace(remote=lambda token, _after_s: idle_tokens.append(token))
+    actor = SimpleNamespace(end_if_idle=SimpleNamespace(options=lambda num_returns: remote), idle_tokens=idle_tokens)
+    return IdleAgent(KEY._replace(**changes), actor, token)
 
 
 @pytest.mark.parametrize("change", [{"job_id": "x"}, {"node_id": "x"}, {"config": b"x"}, {"options": "x"}])
 def test_a_run_takes_over_only_agents_that_were_started_for_the_same(change):
-    agents, actor = IdleAgents(), FakeActor()
-    agents.add(KEY, actor, "secret")
-    assert actor.idle_tokens == ["secret"]
+    agents, idle = IdleAgents(), make_idle()
+    assert agents.add(idle) == []
+    assert idle.actor.idle_tokens == ["secret"]
     assert agents.take(KEY._replace(**change)) is None
-    assert agents.take(KEY) == IdleAgent(actor, "secret")
+    assert agents.take(KEY) is idle
     assert agents.take(KEY) is None
 
 
-def test_the_newest_of_each_node_are_kept_and_the_others_end(monkeypatch):
-    killed = []
-    monkeypatch.setattr(idle_agents, "import_ray", lambda: SimpleNamespace(kill=killed.append))
-    agents, actors = IdleAgents(), [FakeActor() for _ in range(MAX_IDLE_PER_NODE + 2)]
-    for number, actor in enumerate(actors):
-        agents.add(KEY, actor, str(number))
-        agents.add(KEY._replace(node_id="other"), actor, str(number))
-    assert killed == [actors[0], actors[0], actors[1], actors[1]]
-    taken = [agents.take(KEY) for _ in range(MAX_IDLE_PER_NODE + 1)]
-    assert [idle and idle.token for idle in taken] == [*map(str, range(MAX_IDLE_PER_NODE + 1, 1, -1)), None]
-    agents.release_all()
-    assert killed[4:] == actors[2:]
-    assert agents.take(KEY._replace(node_id="other")) is None
+def test_the_newest_of_each_node_are_kept_and_the_others_end():
+    agents = IdleAgents()
+    here = [make_idle() for _ in range(MAX_IDLE_PER_NODE + 2)]
+    there = [make_idle(node_id="other") for _ in here]
+    excess = [agents.add(idle) for pair in zip(here, there, strict=True) for idle in pair]
+    assert excess[-4:] == [[here[0]], [there[0]], [here[1]], [there[1]]]
+    assert not any(excess[:-4])
+    assert agents.take(KEY) is here[-1]
+    assert agents.take_all() == [
+        idle for pair in zip(here[2:], there[2:], strict=True) for idle in pair if idle is not here[-1]
+    ]
+    assert agents.take_all() == []
 
 
 def test_those_of_a_connection_that_is_gone_are_dropped_at_the_next_one():
-    agents = IdleAgents()
-    agents.add(KEY, FakeActor(), "old")
-    agents.add(KEY._replace(job_id="next"), FakeActor(), "new")
-    assert agents.take(KEY) is None
-    assert agents.take(KEY._replace(job_id="next")).token == "new"
+    agents, idle = IdleAgents(), make_idle(job_id="next")
+    agents.add(make_idle())
+    assert agents.add(idle) == []
+    assert agents.take_all() == [idle]
 
 
 @pytest.fixture

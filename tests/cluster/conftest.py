@@ -162,9 +162,12 @@ def hidden(connected, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def cluster(connected, nothing_is_left_behind):
     """The cluster; a test that leaves an actor, a placement group, a process or a node of ours there fails."""
+    import ray
+
     before = list(connected.added)
     yield connected
-    idle_agents.release_all()
+    for agent in idle_agents.take_all():
+        ray.kill(agent.actor)
     try:
         assert_nothing_is_left(connected.name)
     finally:

@@ -50,8 +50,8 @@ def test_a_run_that_differs_gets_agents_of_its_own(fit_again):
 
 def test_an_agent_that_was_killed_meanwhile_is_replaced(fit_again):
     (first,) = fit_again(num_workers=1)
-    actor = idle_agents.idle_agents._agents[0][1].actor
-    ray.kill(actor)
+    (idle,) = idle_agents.idle_agents._agents
+    ray.kill(idle.actor)
     wait_until(lambda: not psutil.pid_exists(first["zygote"]))
     (second,) = fit_again(num_workers=1)
     assert second["zygote"] != first["zygote"]

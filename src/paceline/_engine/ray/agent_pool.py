@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from paceline._engine.ray.agent_links import NOTICE_AFTER_S, AgentSilentError, LinkState, can_connect
 from paceline._engine.ray.cluster_capacity import describe_wait
-from paceline._engine.ray.idle_agents import AgentKey, idle_agents
+from paceline._engine.ray.idle_agents import AgentKey, IdleAgent, idle_agents
 from paceline._engine.ray.node_agent import ActorPlacement, NodeAgent
 from paceline._engine.ray.node_preparer import NodePreparer
 from paceline._engine.ray.nodes import ClusterSurvey, NodeStatus, read_cluster, summarize_error, survey_cluster
@@ -235,14 +235,16 @@ class AgentPool:
         for agent in agents:
             agent.is_lost = agent.is_stopped = True
 
-        def kill_all() -> None:
-            for agent in agents:
-                self._ray.kill(agent.actor)
+        await self._kill_actors([agent.actor for agent in agents])
+        await self._wait_for_streams(agents)
 
-        if agents:
-            timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(agents)
-            await self._call_cluster(kill_all, "agents", timeout_s)
-            await self._wait_for_streams(agents, timeout_s)
+    async def _kill_actors(self, actors: Sequence[Any]) -> None:
+        def kill_all() -> None:
+            for actor in actors:
+                self._ray.kill(actor)
+
+        if actors:
+            await self._call_cluster(kill_all, "agents", _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(actors))
 
     async def _park(self, agents: Mapping[str, AgentSlot]) -> list[AgentSlot]:
         """Keep agents for the next run of this process, and return them."""
@@ -264,12 +266,13 @@ class AgentPool:
                 answers = await asyncio.gather(*calls, return_exceptions=True)
         except TimeoutError:
             return []
-        parked = []
+        parked, excess = [], []
         for (node, agent), token, answer in zip(candidates, tokens, answers, strict=True):
             if answer is None:
-                idle_agents.add(self._make_key(node), agent.actor, token)
+                excess += idle_agents.add(IdleAgent(self._make_key(node), agent.actor, token))
                 parked.append(agent)
-        await self._wait_for_streams(parked, _CLOSE_TIMEOUT_S)
+        await self._kill_actors([agent.actor for agent in excess])
+        await self._wait_for_streams(parked)
         return parked
 
     def _make_key(self, node_id: str) -> AgentKey:
@@ -288,9 +291,10 @@ class AgentPool:
             self._notify_user(f"cannot release {what} of the run: {summarize_error(problem)}")
 
     @staticmethod
-    async def _wait_for_streams(agents: Sequence[AgentSlot], timeout_s: float) -> None:
+    async def _wait_for_streams(agents: Sequence[AgentSlot]) -> None:
         stream_tasks = [agent.stream_task for agent in agents if agent.stream_task is not None]
         if stream_tasks:
+            timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(agents)
             await asyncio.wait(stream_tasks, timeout=timeout_s)
 
     def _create_placement_group(self, size: int) -> None:

@@ -7,11 +7,8 @@ a minute by itself: an autoscaler does not remove a node that has an actor.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from paceline._engine.ray.connection import import_ray
 
 IDLE_TIMEOUT_S = 60.0
 MAX_IDLE_PER_NODE = 8
@@ -30,7 +27,9 @@ class AgentKey(NamedTuple):
     """Ray's options of the actor: its runtime environment."""
 
 
-class IdleAgent(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class IdleAgent:
+    key: AgentKey
     actor: Any
     token: str
     """What it expects from the run that takes it over."""
@@ -39,38 +38,31 @@ class IdleAgent(NamedTuple):
 class IdleAgents:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # protects `_agents`: runs of several threads share them
-        self._agents: deque[tuple[AgentKey, IdleAgent]] = deque()
+        self._agents: list[IdleAgent] = []
         """Oldest first."""
 
-    def add(self, key: AgentKey, actor: Any, token: str) -> None:
-        actor.end_if_idle.options(num_returns=0).remote(token, IDLE_TIMEOUT_S)
+    def add(self, agent: IdleAgent) -> list[IdleAgent]:
+        """Keep an agent, and return those to end instead: the oldest, if its node has too many."""
+        agent.actor.end_if_idle.options(num_returns=0).remote(agent.token, IDLE_TIMEOUT_S)
         with self._lock:
             # Those of an earlier connection are gone.
-            kept = [item for item in self._agents if item[0].job_id == key.job_id]
-            on_node = [item for item in kept if item[0].node_id == key.node_id]
-            excess = on_node[: max(0, len(on_node) + 1 - MAX_IDLE_PER_NODE)]
-            self._agents = deque([*(item for item in kept if item not in excess), (key, IdleAgent(actor, token))])
-        _kill_all(agent for _, agent in excess)
+            kept = [each for each in self._agents if each.key.job_id == agent.key.job_id] + [agent]
+            excess = [each for each in kept if each.key.node_id == agent.key.node_id][:-MAX_IDLE_PER_NODE]
+            self._agents = [each for each in kept if each not in excess]
+        return excess
 
     def take(self, key: AgentKey) -> IdleAgent | None:
         """Return the agent that became idle last, if any; it may have ended meanwhile."""
         with self._lock:
-            for each, agent in reversed(self._agents):
-                if each == key:
-                    self._agents.remove((each, agent))
-                    return agent
-        return None
+            found = next((each for each in reversed(self._agents) if each.key == key), None)
+            if found is not None:
+                self._agents.remove(found)
+        return found
 
-    def release_all(self) -> None:
-        """End all of them now. Ray must be connected as it was when they were added."""
+    def take_all(self) -> list[IdleAgent]:
         with self._lock:
-            agents, self._agents = self._agents, deque()
-        _kill_all(agent for _, agent in agents)
-
-
-def _kill_all(agents: Iterable[IdleAgent]) -> None:
-    for agent in agents:
-        import_ray().kill(agent.actor)
+            agents, self._agents = self._agents, []
+        return agents
 
 
 idle_agents = IdleAgents()
