@@ -37,6 +37,7 @@ def test_the_next_run_forks_from_the_zygotes_of_the_last_one_which_hold_no_resou
     assert len({each["zygote"] for each in first}) == 2, "one on each node"
 
 
+@pytest.mark.slow
 def test_a_run_that_differs_gets_agents_of_its_own(fit_again):
     first = fit_again(strategy="STRICT_SPREAD")
     environment = {"env_vars": {"PACELINE_TEST_VALUE": "7"}}
@@ -48,6 +49,7 @@ def test_a_run_that_differs_gets_agents_of_its_own(fit_again):
     assert {each["zygote"] for each in first} == {each["zygote"] for each in third}
 
 
+@pytest.mark.slow
 def test_an_agent_that_was_killed_meanwhile_is_replaced(fit_again):
     (first,) = fit_again(num_workers=1)
     (idle,) = idle_agents.idle_agents._agents
@@ -65,6 +67,7 @@ def test_an_agent_that_no_run_takes_over_ends_with_its_zygote(fit_again, monkeyp
     assert second["zygote"] != first["zygote"]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_its_agents_to_the_next_one(fit_again):
     def fail():
         raise ValueError("planned")

@@ -234,9 +234,9 @@ class AgentPool:
     async def _release(self, agents: Sequence[AgentSlot]) -> None:
         for agent in agents:
             agent.is_lost = agent.is_stopped = True
-
-        await self._kill_actors([agent.actor for agent in agents])
-        await self._wait_for_streams(agents)
+        if self._ray.is_initialized():  # Otherwise they went with the connection.
+            await self._kill_actors([agent.actor for agent in agents])
+            await self._wait_for_streams(agents)
 
     async def _kill_actors(self, actors: Sequence[Any]) -> None:
         def kill_all() -> None:
@@ -401,9 +401,11 @@ class AgentPool:
     async def _adopt_or_create(self, agent: AgentSlot, node_id: str, preload: tuple[str, ...]) -> ActorPlacement:
         if agent.idle_token:
             try:
-                await agent.actor.adopt.remote(agent.idle_token, self.token)
-            except self._ray.exceptions.RayError:
-                agent.actor = self._create_actor(node_id, preload)  # The idle one has ended.
+                async with asyncio.timeout(NOTICE_AFTER_S):
+                    await agent.actor.adopt.remote(agent.idle_token, self.token)
+            except (self._ray.exceptions.RayError, TimeoutError):  # It has ended, or is unresponsive.
+                await self._kill_actors([agent.actor])
+                agent.actor = self._create_actor(node_id, preload)
         return await self.query_placement(agent)
 
     async def query_placement(self, agent: AgentSlot) -> ActorPlacement:
