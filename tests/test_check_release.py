@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 import check_release
 import paceline
+from paceline._core.lazy_imports import EXTRA_OF
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +41,27 @@ def test_the_table_shows_which_step_failed_where_and_which_were_not_tried():
     steps += [check_release.Step("python3.13", "install", "exit code 1", 3.0)]
     rows = [line.split() for line in check_release.format_table(steps).splitlines()]
     assert rows == [["install", "smoke"], ["python3.11", "1.2", "s", "2.0", "s"], ["python3.13", "fail"]]
+
+
+def test_a_step_that_was_done_several_times_is_their_sum_and_fails_if_one_of_them_does():
+    steps = [check_release.Step("python3.11 torch", "starters", "", seconds) for seconds in (1.5, 2.0)]
+    steps += [check_release.Step("python3.11 jax", "starters", problem, 1.0) for problem in ("exit code 1", "")]
+    rows = [line.split() for line in check_release.format_table(steps).splitlines()]
+    assert rows == [["starters"], ["python3.11", "torch", "3.5", "s"], ["python3.11", "jax", "fail"]]
+
+
+def test_the_lowest_versions_satisfy_all_requirements():
+    versions = check_release.list_lowest_versions(["pandas>=2.10,<4", "dask[dataframe]>=2025.1", "pandas>=2.2.3"])
+    assert versions == ["pandas==2.10", "dask==2025.1"]
+    with pytest.raises(ValueError, match="numpy<3 has no lower bound"):
+        check_release.list_lowest_versions(["numpy<3"])
+
+
+def test_every_requirement_has_a_lower_bound_and_every_extra_a_module_to_import():
+    requirements = check_release.read_requirements()
+    for each in requirements.values():
+        assert len(check_release.list_lowest_versions(each)) == len(each)
+    assert requirements.keys() - {""} == set(EXTRA_OF.values())
 
 
 def test_a_command_that_fails_or_is_missing_ends_its_check(tmp_path, capsys):
