@@ -1,5 +1,6 @@
 """The check of a release: what must be in the archives, and that one version is stated everywhere."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_a_command_that_fails_or_is_missing_ends_its_check(tmp_path, capsys):
     assert [(step.name, step.problem) for step in check.steps] == [("venv", "cannot be started")]
     assert not (tmp_path / "reached").exists()
     assert "no-such-python" in capsys.readouterr().out
+
+
+def test_a_command_that_takes_too_long_fails_and_shows_what_it_printed(tmp_path, capsys, monkeypatch):
+    def run_too_long(command, timeout, **options):
+        raise subprocess.TimeoutExpired(command, timeout, output=b"Collecting numpy\n")
+
+    monkeypatch.setattr(subprocess, "run", run_too_long)
+    with open(tmp_path / "log", "w") as log:
+        check = check_release.ReleaseCheck("python3.11", log)
+        check.run("install", "pip", cwd=tmp_path)
+    assert [step.problem for step in check.steps] == [f"not done after {check_release.STEP_TIMEOUT_S} s"]
+    assert capsys.readouterr().out.endswith("Collecting numpy\n\n")

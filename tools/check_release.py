@@ -143,7 +143,8 @@ class ReleaseCheck:
             )  # fmt: skip
             printed, problem = ended.stdout, f"exit code {ended.returncode}" if ended.returncode else ""
         except subprocess.TimeoutExpired as error:
-            printed, problem = str(error.stdout), f"not done after {STEP_TIMEOUT_S} s"
+            printed = (error.stdout or b"").decode(errors="replace")  # bytes, also with text=True
+            problem = f"not done after {STEP_TIMEOUT_S} s"
         except OSError as error:
             printed, problem = f"{error}\n", "cannot be started"
         self._log.write(f"\n== {self.name}: {' '.join(words)} ==\n{printed}")
