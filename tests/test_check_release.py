@@ -65,6 +65,15 @@ def test_every_requirement_has_a_lower_bound_and_every_extra_a_module_to_import(
     assert requirements.keys() - {""} == set(EXTRA_OF.values())
 
 
+def test_a_package_has_the_same_lower_bound_in_every_extra():
+    # `paceline doctor` compares with the bound of a package, whichever extra asked for it.
+    bounds = {each for group in check_release.read_requirements().values() for each in group if ">=" in each}
+    lowest = check_release.list_lowest_versions(bounds)
+    assert sorted(lowest) == sorted(
+        {version for each in bounds for version in check_release.list_lowest_versions([each])}
+    )
+
+
 def test_a_command_that_fails_or_is_missing_ends_its_check(tmp_path, capsys):
     with open(tmp_path / "log", "w") as log:
         check = check_release.ReleaseCheck("no-such-python", log)
