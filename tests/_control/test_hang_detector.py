@@ -214,10 +214,14 @@ def test_a_configured_timeout_is_used_and_nothing_is_learned():
     group.wait(9)
     group.report()
     assert 10 < group.wait(60) < 20
-    group = Group(timeout_s=0.5)
+
+
+@pytest.mark.parametrize(("timeout_s", "interval_s"), [(0.5, 0.25), (18.0, 3.0), (60.0, 5.0)])
+def test_samples_are_a_sixth_of_the_timeout_apart_between_a_fifth_of_a_second_and_five_seconds(timeout_s, interval_s):
+    group = Group(timeout_s=timeout_s)
     group.report()
-    group.wait(60, 0.125)
-    assert group.requests == [1000.625, 1000.875, 1001.125], "a fifth of a second apart, at least"
+    group.wait(100, 0.125)
+    assert group.requests == [1000.125 + timeout_s + number * interval_s for number in range(3)]
 
 
 def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits_for_it():
