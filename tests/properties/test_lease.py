@@ -1,5 +1,6 @@
 """What becomes of a driver that wants a run, for any holder at any time."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -33,6 +34,25 @@ def test_a_holder_that_renewed_within_its_time_is_followed_only_if_it_has_ended(
         else:
             assert isinstance(decision, lease.RefuseLease | lease.WatchHolder)
             assert not (alive and isinstance(decision, lease.WatchHolder)), "what can be seen is not watched"
+
+
+@pytest.mark.parametrize(
+    ("alive", "since", "now", "wall", "expected"),
+    [
+        (True, None, 130.0, 130.0, lease.RefuseLease(0.0)),
+        (True, None, 130.125, 130.0, lease.AcquireLease(is_holder_gone=False)),
+        (True, None, 100.0, 1e6, lease.RefuseLease(30.0)),
+        (True, None, 99.0, 130.0, lease.WatchHolder(30.0)),  # The machine has started again: `beat` means nothing.
+        (None, None, 200.0, 430.0, lease.WatchHolder(30.0)),
+        (None, None, 200.0, 430.125, lease.AcquireLease(is_holder_gone=False)),
+        (None, 200.0, 230.0, 130.0, lease.WatchHolder(0.0)),
+        (None, 200.0, 230.125, 130.0, lease.AcquireLease(is_holder_gone=False)),
+    ],
+)
+def test_a_lease_lapses_after_the_whole_of_its_time(alive, since, now, wall, expected):
+    holder = lease.LeaseHolder(1, renewed_at=100.0, beat=100.0, ttl_s=30.0)
+    watched = lease.HolderWatch(holder, since) if since is not None else None
+    assert lease.decide_lease(holder, alive=alive, watched=watched, now=now, wall=wall) == expected
 
 
 @given(holders, st.sampled_from([True, None]), times, times)
