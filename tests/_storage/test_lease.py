@@ -176,12 +176,6 @@ def test_a_driver_on_another_machine_is_refused_or_followed_as_soon_as_it_renews
     assert clock.now() < 2
 
 
-def test_a_driver_on_another_machine_that_was_lost_long_ago_is_followed_at_once(lease_store, clock):
-    take(lease_store(), clock)
-    clock.advance(400)
-    assert take(lease_store(), clock, wait=pytest.fail).number == 2
-
-
 def test_a_lapsed_lease_that_nobody_took_is_renewed_again(lease_store, clock):
     lease = take(lease_store(), clock)
     clock.advance(1000)

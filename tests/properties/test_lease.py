@@ -74,10 +74,3 @@ def test_every_silent_holder_is_followed_in_the_end(holder, alive, now, wall):
                 watched = watched or lease.HolderWatch(holder, now + waited_s)
                 waited_s += at_most_s * 1.001 + 0.01
     raise AssertionError(f"never followed: {decision}")
-
-
-@given(holders, st.sampled_from([True, False, None]), times, times, times)
-def test_only_an_observed_end_counts_as_one(holder, alive, now, wall, began):
-    decision = lease.decide_lease(holder, alive=alive, watched=lease.HolderWatch(holder, began), now=now, wall=wall)
-    if isinstance(decision, lease.AcquireLease):
-        assert decision.is_holder_gone == (holder.released or alive is False)
