@@ -403,7 +403,7 @@ def test_of_several_pending_checkpoints_the_ranks_that_the_first_waits_for_are_n
     own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
     group.doing = dict.fromkeys(range(3), ((own, StackFrame("paceline._worker.context", "report", "context.py:1")), ""))
     pending = tuple(PendingCheckpoint(seq, f"checkpoint_{seq}", 0, "train.py:44", RAW) for seq in (2, 4))
-    group.run = Run(size=3, attempt=1, phase=Running(RankProgress((4, 3, 1), 1), pending=pending))
+    group.run = Run(size=3, attempt=1, phase=Running(RankProgress((4, 2, 1), 1), pending=pending))
     group.report()
     group.wait(100)
     assert "in report 2 with a checkpoint at train.py:44 in train_fn: rank 2 has made 1 and stands" in group.sentence

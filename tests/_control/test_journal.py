@@ -276,3 +276,11 @@ def test_after_a_sync_that_failed_a_close_writes_nothing_more(path: Path, monkey
         journal_file.close()
     assert len(refused) == 1
     assert journal.read_events(path) == STORY[:1]
+
+
+def test_what_is_buffered_in_an_abandoned_journal_is_not_written_by_a_close_either(path: Path) -> None:
+    journal_file = Journal(path)
+    journal_file.append(STORY[0])
+    journal_file.abandon()
+    journal_file.close()
+    assert journal.read_events(path) == []
