@@ -146,6 +146,7 @@ def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> No
     for number, event in enumerate(STORY):
         journal_file, events_before = reopen(path)
         assert events_before == STORY[:number]
+        journal_file.flush()
         journal_file.append(event)
         journal_file.close()
         journal_file.close()
