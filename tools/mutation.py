@@ -76,6 +76,8 @@ INVISIBLE = {"frozen", "gc", "daemon", "non_blocking"}
 
 MAX_TESTS_S = 60.0
 """How long the tests of one mutant may take; slower ones are left out, so the score is a lower bound."""
+MIN_TIMEOUT_S = 60.0
+"""How long any single test may take, at least."""
 MARKER = "not chaos and not ray and not fresh"
 PLUGIN = """
 import json, os, time
@@ -226,13 +228,22 @@ def run_tests(tree: Path, tests: list[str], limit_s: float) -> int:
 
 
 class _ChosenTests:
-    """A pytest plugin that keeps the chosen tests, in their order: ids with spaces cannot be arguments."""
+    """A pytest plugin that keeps the chosen tests, in their order: ids with spaces cannot be arguments.
 
-    def __init__(self, tests: list[str]) -> None:
+    A test that a mutant blocks fails after ten times as long as it takes, and not only at the timeout of the suite.
+    """
+
+    def __init__(self, tests: list[str], seconds: dict[str, float]) -> None:
         self.order = {test: number for number, test in enumerate(tests)}
+        self.seconds = seconds
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        import pytest
+
         items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda x: self.order[x.nodeid])
+        for item in items:
+            timeout_s = max(MIN_TIMEOUT_S, 10 * self.seconds[item.nodeid])
+            item.add_marker(pytest.mark.timeout(timeout_s), append=False)
 
 
 def _run_pytest(tree: Path, tests: list[str]) -> None:
@@ -251,7 +262,8 @@ def _run_pytest(tree: Path, tests: list[str]) -> None:
     try:
         files = sorted({test.partition("::")[0] for test in tests})
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", MARKER, *files]
-        status = int(pytest.main(arguments, plugins=[_ChosenTests(tests)]))
+        seconds = json.loads((tree / "seconds.json").read_text())
+        status = int(pytest.main(arguments, plugins=[_ChosenTests(tests, seconds)]))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -214,10 +214,14 @@ def test_a_configured_timeout_is_used_and_nothing_is_learned():
     group.wait(9)
     group.report()
     assert 10 < group.wait(60) < 20
-    group = Group(timeout_s=0.5)
+
+
+@pytest.mark.parametrize(("timeout_s", "interval_s"), [(0.5, 0.25), (18.0, 3.0), (60.0, 5.0)])
+def test_samples_are_a_sixth_of_the_timeout_apart_between_a_fifth_of_a_second_and_five_seconds(timeout_s, interval_s):
+    group = Group(timeout_s=timeout_s)
     group.report()
-    group.wait(60, 0.125)
-    assert group.requests == [1000.625, 1000.875, 1001.125], "a fifth of a second apart, at least"
+    group.wait(100, 0.125)
+    assert group.requests == [1000.125 + timeout_s + number * interval_s for number in range(3)]
 
 
 def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits_for_it():
@@ -403,7 +407,7 @@ def test_of_several_pending_checkpoints_the_ranks_that_the_first_waits_for_are_n
     own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
     group.doing = dict.fromkeys(range(3), ((own, StackFrame("paceline._worker.context", "report", "context.py:1")), ""))
     pending = tuple(PendingCheckpoint(seq, f"checkpoint_{seq}", 0, "train.py:44", RAW) for seq in (2, 4))
-    group.run = Run(size=3, attempt=1, phase=Running(RankProgress((4, 3, 1), 1), pending=pending))
+    group.run = Run(size=3, attempt=1, phase=Running(RankProgress((4, 2, 1), 1), pending=pending))
     group.report()
     group.wait(100)
     assert "in report 2 with a checkpoint at train.py:44 in train_fn: rank 2 has made 1 and waits" in group.sentence

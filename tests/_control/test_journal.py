@@ -146,6 +146,7 @@ def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> No
     for number, event in enumerate(STORY):
         journal_file, events_before = reopen(path)
         assert events_before == STORY[:number]
+        journal_file.flush()
         journal_file.append(event)
         journal_file.close()
         journal_file.close()
@@ -276,3 +277,11 @@ def test_after_a_sync_that_failed_a_close_writes_nothing_more(path: Path, monkey
         journal_file.close()
     assert len(refused) == 1
     assert journal.read_events(path) == STORY[:1]
+
+
+def test_what_is_buffered_in_an_abandoned_journal_is_not_written_by_a_close_either(path: Path) -> None:
+    journal_file = Journal(path)
+    journal_file.append(STORY[0])
+    journal_file.abandon()
+    journal_file.close()
+    assert journal.read_events(path) == []

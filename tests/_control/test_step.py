@@ -207,10 +207,17 @@ def commit_in(attempt: int) -> list[Event]:
     [
         ([failed(0)], [failed(0, attempt=2)], False),
         ([failed(0, message="<A at 0x7fab>: 7")], [failed(1, attempt=2, message="<A at 0x81cd>: 8")], False),
+        ([failed(0, frames=("a.py:1", "f.py:7"))], [failed(0, attempt=2, frames=("b.py:2", "f.py:7"))], False),
         ([failed(0)], [reported(0, 1, attempt=2), failed(0, attempt=2)], True),
         ([*BOTH, failed(0)], [*commit_in(2), failed(0, attempt=2)], True),
     ],
-    ids=["same", "other rank, address and number", "a report later", "a checkpoint later"],
+    ids=[
+        "same",
+        "other rank, address and number",
+        "same line, called from elsewhere",
+        "a report later",
+        "a checkpoint later",
+    ],
 )
 def test_the_same_exception_at_the_same_place_twice_is_not_tried_a_third_time(
     first: list[Event], second: list[Event], is_tried_again: bool

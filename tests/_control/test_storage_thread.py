@@ -43,7 +43,8 @@ class Checkpoints:
         self.deletions = DeletionThread(self.errors.append)
         self.journal = Journal(self.layout.journal)
         self.store = DiskRunStore(self.files, self.layout)
-        self.work = CheckpointWork(self.store, self.journal, UNFENCED, FakeClock(), self.deletions)
+        self.clock = FakeClock()
+        self.work = CheckpointWork(self.store, self.journal, UNFENCED, self.clock, self.deletions)
 
     def commit(self, seq, name=None):
         record = CheckpointRecord(seq, name or f"checkpoint_{seq:06d}", 1, msgspec.Raw(b"{}"), num_bytes=1)
@@ -51,7 +52,10 @@ class Checkpoints:
         self.files.make_dir(staged)
         (staged / "model").write_text("x")
         parts = (StagedFiles(0, (self.files.seal(staged / "model", "model"),)),)
-        assert self.work.commit(CommitCheckpoint(record, parts), 1) == Committed(record)
+        commit_files = self.store.commit
+        self.store.commit = lambda *args, **options: (self.clock.advance(1 / 3), commit_files(*args, **options))[1]
+        assert self.work.commit(CommitCheckpoint(record, parts), 1) == Committed(record, 0.333333)
+        self.store.commit = commit_files
         return record
 
     def list_names(self):

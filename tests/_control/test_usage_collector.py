@@ -2,6 +2,7 @@
 
 from concurrent.futures import Future
 from itertools import pairwise
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control.events import RunDescribed, StageUse, UsageMeasured, WorkersStopped
 from paceline._control.extensions import DescriptionRecorder, HangWatch
-from paceline._control.run import Finished
+from paceline._control.run import Finished, RankProgress, Run, Running
 from paceline._control.usage_collector import AT_LAST_EVERY_S, EVERY_S, UsageCollector, poll_interval_s
 from paceline._engine.messages import (
     MeasureUsage,
@@ -23,6 +24,7 @@ from paceline._engine.messages import (
     WorkerReady,
     WorkerReturned,
 )
+from paceline.testing import FakeClock
 
 
 def measured(events):
@@ -55,6 +57,31 @@ def test_all_ranks_are_polled_regularly_and_each_round_of_answers_is_one_event(t
     assert [(each.stages, each.consumers_wait) for each in notes] == 3 * [(stages, True)]
     assert all(later.at - sooner.at >= EVERY_S for sooner, later in pairwise(notes))
     assert measured(observer.events) == notes
+
+
+def test_ranks_are_polled_every_two_seconds_and_the_answers_of_one_second_are_one_event():
+    clock, sent, notes = FakeClock(), [], []
+    run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 0)))
+    engine = SimpleNamespace(waits=False)
+    collector = UsageCollector()
+    collector.attach(
+        SimpleNamespace(clock=clock, run=run, engine=engine, broadcast=sent.append, record_note=notes.append)
+    )
+    collector.on_attempt_started(2)
+    for after_s, num_sent in ((0.0, 0), (1.875, 0), (0.125, 1), (1.875, 1), (0.125, 2)):
+        clock.advance(after_s)
+        collector.poll()
+        assert len(sent) == num_sent
+    for rank, after_s, num_notes in ((0, 0.0, 0), (None, 0.875, 0), (None, 0.125, 1), (1, 0.0, 1), (0, 0.0, 2)):
+        if rank is not None:
+            collector.on_message(UsageReported(1, RankUsage(rank)))
+        clock.advance(after_s)
+        collector.poll()
+        assert len(notes) == num_notes
+    engine.waits = True
+    clock.advance(EVERY_S)
+    collector.poll()
+    assert len(sent) == 2, "no rank can answer"
 
 
 def test_a_rank_that_does_not_answer_does_not_block_the_others(tmp_path):

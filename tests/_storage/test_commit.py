@@ -187,7 +187,9 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(commit_text, pat
     assert "is not a file of the checkpoint" in commit.find_problem(manifest.parent)
 
 
-def test_refuses_mixed_staging_modes_and_special_files(layout, stage, tmp_path):
+def test_refuses_mixed_staging_modes_special_files_and_names_that_are_too_long(layout, stage, tmp_path):
+    with pytest.raises(StorageError, match=r"'x{300}' is not a valid checkpoint name"):
+        layout.checkpoint(400 * "x")
     parts = [*stage(1), StagedFiles(1, (), in_place=True)]
     with pytest.raises(StorageError, match="use one mode on all ranks"):
         commit.commit_checkpoint(LocalFiles(), layout, record(1), parts, world_size=2, created_at=0)

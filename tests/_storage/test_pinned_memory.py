@@ -39,6 +39,8 @@ def test_bytes_cross_the_borders_of_pieces():
     memory.clear(PIECE - 3, 6)
     assert b"".join(memory.views(2 * PIECE)) == before[: PIECE - 3] + bytes(6) + before[PIECE + 3 :]
     assert len(registered) == 4, "the second save locked memory again"
+    memory.copy(torch.ones(3, dtype=torch.uint8), 5 * PIECE)  # Not reserved: it waits for its piece.
+    assert len(registered) == 6
 
 
 def test_a_save_takes_what_was_prepared_and_hurries_what_was_not():

@@ -174,13 +174,17 @@ def test_a_log_is_uploaded_now_and_then_and_an_outage_is_reported_once(layout, t
     remote = RemoteRunStore(store, layout, journal_uploader=JournalUploader(store, layout.journal))
     log = layout.log(1, 0)
     log.parent.mkdir(parents=True)
-    for after_s, num_stored in ((0, 0), (LOG_UPLOAD_INTERVAL_S, 2), (LOG_UPLOAD_INTERVAL_S - 1, 2), (1, 4)):
+    layout.log(1, 1).touch()
+    layout.log(1, 2).write_text("x")
+    monkeypatch.setattr("paceline._storage.run_store._SMALL_LOG_BYTES", 3)
+    every_s = LOG_UPLOAD_INTERVAL_S
+    for after_s, num_stored in ((0, 0), (every_s, 2), (every_s - 1, 2), (1, 4), (every_s * 4 / 3 - 1, 4), (1, 6)):
         clock.advance(after_s)
         with layout.journal.open("a") as journal, log.open("a") as file:
             journal.write("line\n")
             file.write("x")
         remote.upload_journal()
-        assert [entry.size for entry in store.list_entries("logs")] == [num_stored] * bool(num_stored)
+        assert [entry.size for entry in store.list_entries("logs")] == [num_stored, 1] * bool(num_stored)
     for _ in range(2):
         root.rename(tmp_path / "away").with_name("store").touch()  # A file in its place: every write fails.
         for _ in range(3):
@@ -191,4 +195,4 @@ def test_a_log_is_uploaded_now_and_then_and_an_outage_is_reported_once(layout, t
         (tmp_path / "away").rename(root)
         remote.upload_journal()
     assert [message.partition(" to ")[0] for message in caplog.messages] == ["cannot upload the journal or a log"] * 2
-    assert remote.read_journal() == b"line\n" * 10
+    assert remote.read_journal() == b"line\n" * 12

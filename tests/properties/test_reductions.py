@@ -134,6 +134,9 @@ class World:
         self.run = after
         self.journal.append(events.encode_event(event))
         self.reports += self.gathering.add_event(event, after)
+        attempt = self.gathering._attempt
+        kept = [*attempt._counts, *attempt._rank_reports]
+        assert all(seq > attempt._passed for seq in kept), "nothing is kept of a report that was passed on"
         for command in commands:
             if isinstance(command, CommitCheckpoint):
                 record = command.record

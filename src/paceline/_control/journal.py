@@ -93,7 +93,7 @@ class Journal:
         """Size of the lines in the file."""
         self.num_lines = 0
         """How many lines there are, also archived ones and those that are not written yet."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     def fileno(self) -> int:
         return self._fd

@@ -43,7 +43,7 @@ class RunReport:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        if len(self.rank_reports) == 1 and not self.rank_reports[0].reduce:
+        if not self.rank_reports[0].reduce:
             return own_metrics(self.rank_reports[0])
         return reduce_metrics((own_metrics(event), event.reduce) for event in self.rank_reports)
 

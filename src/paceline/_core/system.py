@@ -99,7 +99,7 @@ def _read_text(path: str | Path) -> str:
     # Not `open`, which takes as long again: each trial of a search reads several, in its worker and in the driver.
     parts = []
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
     try:

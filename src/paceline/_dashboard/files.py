@@ -85,12 +85,12 @@ def iter_file_chunks(file: BinaryIO) -> Generator[bytes, None, None]:
 
 
 def _open_on_disk(root: Path, parts: list[str]) -> BinaryIO:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for number, part in enumerate(parts, start=1):
             kind = os.O_NONBLOCK if number == len(parts) else os.O_DIRECTORY
             try:
-                inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
+                inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | kind, dir_fd=descriptor)
             except OSError as error:
                 raise RequestRefusedError(404, "not a file of the run") from error
             os.close(descriptor)

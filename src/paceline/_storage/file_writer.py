@@ -195,7 +195,7 @@ class LargeFileWriter:
 
     def _open(self, flags: int) -> int:
         with self._name_file(0):
-            return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600 if self._is_durable else 0o666)
+            return os.open(self._path, os.O_WRONLY | flags, 0o600 if self._is_durable else 0o666)
 
     @contextlib.contextmanager
     def _name_file(self, offset: int, num_bytes: int = 0) -> Iterator[None]:
@@ -249,7 +249,7 @@ def write_back_growing_files(directory: Path) -> None:
 def write_back(path: Path) -> None:
     """Write the dirty pages of a file and wait for them, so that the fsync that follows is short."""
     # With its own descriptor, since an error is reported once for each: fsync must report it too.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError, AttributeError):
             flags = _SYNC_FILE_RANGE_WRITE | _SYNC_FILE_RANGE_WAIT

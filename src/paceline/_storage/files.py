@@ -99,14 +99,14 @@ class LocalFiles:
         source.rename(target)
 
     def sync_dir(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             _sync(fd, path)
         finally:
             os.close(fd)
 
     def sync_file(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY)
         try:
             _sync(fd, path)
         finally:
@@ -136,7 +136,7 @@ def hash_file(path: Path, name: str) -> FileEntry:
 
 def write_private_file(path: Path, data: bytes, flags: int = os.O_TRUNC, *, sync: bool = True) -> None:
     """Write a small file that only its owner can read."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
     try:
         _write_all(fd, memoryview(data), path, len(data))
         if sync:
@@ -162,7 +162,7 @@ def write_retrying_full_disk(fd: int, data: bytes | bytearray) -> int:
 @contextlib.contextmanager
 def _open_private(path: Path, flags: int) -> Iterator[int]:
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
     except OSError as error:
         raise add_disk_details(error, path, 0) from error
     try:

@@ -133,7 +133,7 @@ class DiskMailbox(Mailbox):
     def _read(self, name: str, max_bytes: int | None) -> bytes | None:
         try:
             # Neither block nor follow: it may be a pipe or a link.
-            fd = os.open(self._directory / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._directory / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError:
             return None
         info = os.fstat(fd)

@@ -415,7 +415,7 @@ class WorkerContext:
     def _open_reports(self) -> int:
         path = self.layout.reports(self.begin.attempt, self.begin.rank)
         make_private_dirs(path.parent)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _report_staged(self, seq: int, staged: StagedFiles, late: str | None) -> None:
         try:

@@ -177,7 +177,7 @@ class LocalEngine:
         assert self._launcher is not None
         ours, theirs = socket.socketpair()
         system.make_private_dirs(spec.log.parent)
-        log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._launcher.launch(spec.begin.rank, {**os.environ, **self._env, **spec.env}, (theirs.fileno(), log, job))
         finally:

@@ -92,7 +92,7 @@ class HeldDirectory:
 def _hold_lock(path: Path) -> int:
     """Take the shared lock on the current lock file: the last holder may have removed an older one meanwhile."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(fd, fcntl.LOCK_SH)
         try:
             if os.fstat(fd).st_ino == os.stat(path).st_ino:

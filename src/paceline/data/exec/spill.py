@@ -162,7 +162,7 @@ class SpilledPiece:
     def load(self) -> Block:
         if self.is_mapped:
             return packed_blocks.unpack_block(self._view()).slice(self.begin, self.stop)
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self.path, os.O_RDONLY)
         try:
             return packed_blocks.read_packed(fd, self.offset, self.length).slice(self.begin, self.stop)
         finally:
@@ -175,7 +175,7 @@ def open_pieces(pieces: Sequence[SpilledPiece]) -> Iterator[list[packed_blocks.P
     fds: dict[str, int] = {}
     try:
         for path in {piece.path: None for piece in pieces}:
-            fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fds[path] = os.open(path, os.O_RDONLY)
         yield [
             packed_blocks.PackedSlice(
                 fds[p.path], p.offset, p.length, p.begin, p.stop, p._view() if p.is_mapped else None
@@ -214,7 +214,7 @@ class SpillWriter:
     def __init__(self, space: SpillSpace, place: int) -> None:
         self._space = space
         self._place = place
-        self._memory = os.open(space.memory, os.O_RDWR | os.O_CLOEXEC) if space.memory is not None else None
+        self._memory = os.open(space.memory, os.O_RDWR) if space.memory is not None else None
         self._file: int | None = None
         self._offset = (place + 1) << _REGION_BITS
         self._claimed = 0
@@ -240,7 +240,7 @@ class SpillWriter:
         path = self._space.path(self._place)
         try:
             if self._file is None:
-                self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                self._file = os.open(path, os.O_RDWR)
             offset = _append_room(self._file, packed.length)
             packed.write(self._file, offset)
         except OSError as error:
@@ -301,7 +301,7 @@ _map_lock = threading.Lock()  # protects it
 
 def map_memory(path: str) -> memoryview:
     """Map reusable memory; it stays mapped, and the next exchange finds its pages."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR)
     try:
         status = os.fstat(fd)
         key = status.st_dev, status.st_ino
@@ -328,7 +328,7 @@ def open_spill(
         folder, lock = _private_folder(root)
         files = tuple(os.path.join(folder, f"{number}.rows") for number in range(num_files))
         for path in files:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
         return SpillSpace(None, allowance, str(root), files, num_units), SpillHandle([lock], folder)
     fds: list[int] = []
     # The ledger of reusable memory is in its first page, and pieces begin at pages of their own.
@@ -364,7 +364,7 @@ def create_unnamed_file(directory: Path) -> int:
 
 def _private_folder(root: Path) -> tuple[str, int]:
     folder = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
-    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     return folder, lock
 
@@ -375,7 +375,7 @@ def remove_stale_spills(root: Path) -> None:
         try:
             if folder.stat().st_uid != os.getuid():
                 continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(folder / _LOCK, os.O_RDWR)
         except FileNotFoundError:
             _remove_if_stale(folder)
             continue

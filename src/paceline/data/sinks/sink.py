@@ -262,7 +262,7 @@ def _encode_partition_values(name: str, values: Any) -> tuple[Any, list[str | No
 
 def sync_path(path: Path) -> int:
     """Flush a file or directory to disk; return its size."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
         return os.fstat(fd).st_size

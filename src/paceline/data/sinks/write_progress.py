@@ -133,7 +133,7 @@ def _lock_directory(directory: Path) -> int | None:
     while True:
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
             continue  # Removed meanwhile by a process that has just ended; the check after the lock covers the rest.
         try:

@@ -32,7 +32,7 @@ class ReportFile:
         self._is_durable = is_durable
         self._partial_path = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT
         try:
             self._fd = os.open(path, flags | os.O_EXCL, 0o644)
             self._is_published = True  # There is none to replace.
@@ -80,7 +80,7 @@ class ReportFile:
             self._write(head)
             return
         old, part = self._fd, self._partial_path.with_name(f"{self._partial_path.name}.new")
-        self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             self._size = 0
             self._write(head)

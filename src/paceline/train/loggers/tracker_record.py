@@ -20,7 +20,7 @@ class TrackerRecord:
 
     def __init__(self, path: Path, continues: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         words = os.read(self._fd, 200).decode("ascii", "replace").split() if continues else []
         if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
             self.run_id, self._written = words[0], (int(words[1]), int(words[2]))

@@ -50,7 +50,7 @@ class _MappedHandle:
 
     def load(self) -> dict[str, Any]:
         try:
-            fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDONLY)
         except OSError as error:
             raise RuntimeError(
                 f"cannot open the objects of with_parameters in the memory of process {self.pid}: {error}"
