@@ -19,6 +19,8 @@ from processes import wait_until
 
 SHARED = Path("/mnt/paceline-shared")
 """Where hosts see the directory that they share."""
+_SOFTWARE = (Path(__file__).parents[2], Path(sys.prefix))
+_OUTER_TMP = "/mnt/paceline-outer-tmp"
 PORT = 6379
 _SUBNET = "10.87.0"
 _LIMIT_S = 180
@@ -96,6 +98,18 @@ def _remove_abandoned():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+def _replace_tmp():
+    """Give a host temporary files of its own, but leave it the software, wherever that is."""
+    yield f"mkdir -p {_OUTER_TMP}"
+    yield f"mount --bind /tmp {_OUTER_TMP}"
+    yield "mount -t tmpfs -o size=2g tmpfs /tmp"
+    for path in _SOFTWARE:
+        if path.is_relative_to("/tmp"):
+            yield f"mkdir -p {path}"
+            yield f"mount --bind {_OUTER_TMP}/{path.relative_to('/tmp')} {path}"
+    yield f"umount {_OUTER_TMP}"
+
+
 class Host:
     def __init__(self, network, number):
         self.name = f"host{number}"
@@ -130,7 +144,7 @@ class Host:
             f"mkdir -p {SHARED}",
             f"mount --bind {self._network.shared} {SHARED}",
             "mount -t tmpfs -o size=2g tmpfs /dev/shm",
-            "mount -t tmpfs -o size=2g tmpfs /tmp",
+            *_replace_tmp(),
             "mkdir /tmp/home",
             "echo ready",
             "exec >/dev/null 2>&1",
