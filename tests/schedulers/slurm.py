@@ -126,8 +126,9 @@ class Slurm:
         wait_until(lambda: self.show_job(job)["JobState"] in states, LIMIT_S)
 
     def find_left_over(self):
-        """Processes and files of jobs that are left on the hosts."""
-        find = "pgrep -af -r D,R,S,T '[r]ay|[p]aceline|[s]lurmstepd'; ls -d /tmp/[r]ay* 2> /dev/null; true"
+        """Processes and files of jobs that are left on the hosts. The first process of a host is not one of a job."""
+        processes = "pgrep -af -r D,R,S,T '[r]ay|[p]aceline|[s]lurmstepd' | grep -v '^1 '"
+        find = f"{processes}; ls -d /tmp/[r]ay* 2> /dev/null; true"
         return [f"{host.name}: {line}" for host in self.hosts for line in host.run("bash", "-c", find).splitlines()]
 
     def close(self):
