@@ -247,6 +247,30 @@ class Host:
             for namespace, device in ends:
                 _call("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
 
+    @contextlib.contextmanager
+    def delayed_by(self, seconds):
+        """Let each packet to or from this host arrive so much later: a process in its path keeps it that long."""
+        inside = ("ip", "-n", self._network.switch)
+        near, far, segment = (f"{self._port}{letter}" for letter in "nfs")
+        relay = (sys.executable, Path(__file__).with_name("relay.py"), near, far, seconds)
+        with contextlib.ExitStack() as undo:
+            for tap in (near, far):
+                _call(*inside, "tuntap", "add", "dev", tap, "mode", "tap")
+                undo.callback(_call, *inside, "link", "del", tap)
+            _call(*inside, "link", "add", segment, "type", "bridge")
+            undo.callback(_call, *inside, "link", "del", segment)
+            command = [str(word) for word in ("ip", "netns", "exec", self._network.switch, *relay)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            process = undo.enter_context(subprocess.Popen(command, **pipes))  # which closes its input in the end
+            if process.stdout.readline() != "ready\n":
+                raise OSError(f"cannot relay the packets of {self.name}")
+            _call(*inside, "link", "set", far, "master", "bridge", "up")
+            _call(*inside, "link", "set", near, "master", segment, "up")
+            _call(*inside, "link", "set", segment, "up")
+            _call(*inside, "link", "set", self._port, "master", segment)
+            undo.callback(_call, *inside, "link", "set", self._port, "master", "bridge")
+            yield
+
     def kill(self):
         """End the host with all its processes, at once."""
         with contextlib.suppress(ProcessLookupError):

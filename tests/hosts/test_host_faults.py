@@ -4,11 +4,21 @@ Nothing reported is lost or counted twice, and the run ends as an undisturbed on
 """
 
 import signal
+import sys
 import time
 
 import pytest
 
 pytestmark = pytest.mark.seeds(20, few=0)
+
+
+TIME_ROUND_TRIP = """
+import contextlib, socket, sys, time
+start = time.monotonic()
+with contextlib.suppress(ConnectionRefusedError):
+    socket.create_connection((sys.argv[1], 1))
+print(time.monotonic() - start)
+"""
 
 
 def strike_step(dice):
@@ -119,3 +129,11 @@ def test_a_host_that_runs_a_tenth_of_the_time(start, hosts, dice):
 def test_a_link_that_is_slow(start, hosts, dice):
     with hosts[2].limited_to("256kbit"), start("a link of 256 kbit/s") as run:
         run.finish()
+
+
+def test_a_link_with_a_long_delay(start, hosts, dice):
+    with hosts[2].delayed_by(0.2):
+        took_s = float(hosts[0].run(sys.executable, "-c", TIME_ROUND_TRIP, hosts[2].address))
+        assert took_s >= 0.4
+        with start("a link that delays each packet by 0.2 s") as run:
+            run.finish()
