@@ -47,6 +47,8 @@ DOWN = {
     "a worker's host cut off for 30 s": (30, 0),
     "the driver's host cut off for 5 s": (5, 2),
 }
+NOTICED_S = 20
+"""A link that is down for so long is reported."""
 
 
 @pytest.mark.parametrize("fault", DOWN)
@@ -59,6 +61,8 @@ def test_a_link_that_is_down_for_a_while_costs_nothing_that_was_reported(start, 
         hosts[2].set_link("up")
         run.finish()
         run.trial.seconds = run.seconds_without_step()
+        if seconds > NOTICED_S:
+            run.trial.told_s = run.seconds_to_say("no answer from host3")
 
 
 def test_a_link_that_stays_down(start, hosts, dice):
@@ -74,7 +78,7 @@ def test_packets_lost_in_one_direction(start, hosts, dice):
         run.wait_for_step(strike_step(dice))
         with hosts[2].dropping("-s", hosts[0].address):
             run.finish()
-        run.trial.seconds = run.seconds_without_step()
+        run.trial.seconds, run.trial.told_s = run.seconds_without_step(), run.seconds_to_say("host3", hosts[2].address)
 
 
 def test_a_tenth_of_all_packets_lost(start, hosts, dice):

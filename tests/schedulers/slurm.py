@@ -42,8 +42,8 @@ NodeName=host[1-2] CPUs=4 RealMemory=8000 Gres=gpu:1
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 GraceTime={GRACE_TIME_S}
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
 """
-_GRES_CONF = "Name=gpu Count=1\n"
-"""A GPU that Slurm counts, without a device."""
+_GRES_CONF = "Name=gpu File=/dev/null\n"
+"""A GPU that Slurm gives to jobs, without the device."""
 _CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n"
 _SET_UP = f"""\
 mkdir -p /tmp/munge /tmp/slurmd /tmp/slurmctld /tmp/all
