@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from host_runs import STEPS
 
 pytestmark = pytest.mark.seeds(20, few=0)
 
@@ -69,7 +70,8 @@ def test_a_link_that_stays_down(start, hosts, dice):
     with start("a worker's host cut off for good") as run:
         run.wait_for_step(strike_step(dice))
         hosts[2].set_link("down")
-        run.finish()
+        said = run.finish()
+        assert "holds the GIL" not in said, "it may be silent for long enough to be reported as hung"
         run.trial.seconds, run.trial.told_s = run.seconds_without_step(), run.seconds_to_say("host3", hosts[2].address)
 
 
@@ -97,10 +99,12 @@ def test_workers_that_cannot_reach_each_other_do_not_need_to(start, hosts, dice)
 
 
 def test_a_full_disk_on_one_host(start, hosts, dice):
-    with start("temporary files of a host full") as run:
+    with start("temporary files of a host full", pace_s=0.3) as run:
         run.wait_for_step(strike_step(dice))
         hosts[2].run("sh", "-c", "head -c 3g /dev/zero > /tmp/full 2>/dev/null || true")
         try:
+            _, last, _ = run.steps()[-1]
+            assert last < STEPS - 5, "the next checkpoint is saved with a full disk"
             run.finish()
         finally:
             hosts[2].run("rm", "/tmp/full")
