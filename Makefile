@@ -28,7 +28,7 @@ NOT_HAD := not installed: tests that need it are skipped, and say so; to try aga
   bench-results chaos reliability clean
 
 help:  ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 	@echo
 	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
 	@echo "  make test PART=data               run one part; the parts are in tools/run_parts.py"
@@ -68,7 +68,7 @@ mutation: $(DEV_READY)  ## plant small bugs, and count how many of them the test
 fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
 	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)
 
-# In environments of its own, from the package index. Arguments: ARGS='--python python3.13 --extra torch'.
+# In environments of its own, from the package index. ARGS='--each-extra --lowest' and others: see ARGS=--help.
 release-check: $(MADE)  ## build wheel and sdist, and try the wheel with each Python that is found
 	@$(RUN) tools/check_release.py $(ARGS)
 

@@ -33,18 +33,18 @@ class Line:
 
 
 LINES = (
-    Line("from `python script.py` to its exit", "cold_start", "cold start"),
-    Line("a `fit()` that is not the first", "second_fit", "second fit"),
+    Line("`python script.py`, start to exit", "cold_start", "cold start"),
+    Line("a later `fit()` in the same process", "second_fit", "second fit"),
     Line(
-        "256 MB saved: the loop waits for",
+        "loop blocked by a 256 MB checkpoint",
         "checkpoint_stall",
         "checkpoint of 256 MB, ASYNC",
         {"save": "torchrun", "Ray Train ASYNC": "Ray Train"},
     ),
-    Line("SIGKILL of a worker to the next step", "recovery", "recovery, kill to first step"),
-    Line("memory of all processes", "memory", "memory"),
-    Line("steps of a small DDP model", "ddp_overhead", "small DDP model, steps"),
-    Line("rows of a table, to both workers", "data_tabular", "tabular rows", {"Ray Data": "Ray Train"}),
+    Line("from a worker's SIGKILL to the next step", "recovery", "recovery, kill to first step"),
+    Line("memory, all processes", "memory", "memory"),
+    Line("small DDP model, steps", "ddp_overhead", "small DDP model, steps"),
+    Line("tabular rows, read by both workers", "data_tabular", "tabular rows", {"Ray Data": "Ray Train"}),
     Line("a search of 40 trials", "tune_trials", "40 trials", {"Ray Tune": "Ray Train"}),
 )
 

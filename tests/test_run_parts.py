@@ -101,6 +101,13 @@ def test_all_parts_run_whatever_fails_and_the_table_names_each_failure(suite):
     assert lines[-1] == "2 passed, 2 failed, 2 skipped"
 
 
+def test_only_without_root_may_ci_skip_what_needs_root():
+    reasons = ("no GPU", "a tmpfs cannot be mounted here (denied)", "no control group can be made here (denied)", "odd")
+    skipped = [run_parts.Outcome(f"tests/data/test_x.py::test_{n}", "skipped", r, 0.0) for n, r in enumerate(reasons)]
+    assert [each.reason for each in run_parts.find_forbidden_skips(skipped, is_root=True)] == list(reasons[1:])
+    assert [each.reason for each in run_parts.find_forbidden_skips(skipped, is_root=False)] == ["odd"]
+
+
 @pytest.mark.slow
 def test_a_run_without_tests_fails(suite):
     ended = suite({}, "--part", "cluster", "--slow")

@@ -1,12 +1,13 @@
 """Build the wheel and the sdist, and use the wheel as a newcomer would: `make release-check`, and in CI.
 
-For each interpreter: a new environment, the wheel with the chosen extras, `paceline --version`, `paceline doctor`,
-`paceline init` with its starter, and `tools/smoke.py`. Prints a table, and fails if a step does. Afterwards
+For each interpreter: a new environment, the wheel with the chosen extras, an import of what they install, `paceline
+doctor`, `paceline init` with its starters, and `tools/smoke.py`. Prints a table, and fails if a step does. Afterwards
 build/release holds what could be uploaded.
 """
 
 import argparse
 import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,13 @@ LOG = ROOT / "build" / "release-check.log"
 INTERPRETERS = ("python3.11", "python3.12", "python3.13")
 TOOLS = ("build", "twine", "hatchling")
 STARTERS = ROOT / "src" / "paceline" / "_commands" / "starters"
+IMPORTS = """
+import importlib, sys
+from paceline._core.lazy_imports import EXTRA_OF
+for module, extra in EXTRA_OF.items():
+    if extra in sys.argv[1:]:
+        importlib.import_module(module)
+"""
 STEP_TIMEOUT_S = 900
 
 
@@ -69,22 +78,51 @@ def find_archive_problems(wheel: Iterable[str], sdist: Iterable[str], package: I
     return problems + [f"the sdist has {name}" for name in sorted(strange)]
 
 
+def read_requirements() -> dict[str, list[str]]:
+    """What pyproject.toml requires: for each extra, and for the core under an empty name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {"": project["dependencies"], **project["optional-dependencies"]}
+
+
+def list_lowest_versions(requirements: Iterable[str]) -> list[str]:
+    """Constraints for pip: of each package the lowest version that all of its requirements allow."""
+    lowest: dict[str, str] = {}
+    for requirement in requirements:
+        match = re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\d.]+)", requirement)
+        if match is None:
+            raise ValueError(f"{requirement} has no lower bound, as in name>=1.2")
+        lowest[match[1]] = max(lowest.get(match[1], "0"), match[2], key=parse_version)
+    return [f"{name}=={version}" for name, version in lowest.items()]
+
+
+def parse_version(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
 def format_table(steps: Sequence[Step]) -> str:
+    """A line per environment. A step that was done several times shows the sum."""
     names = list(dict.fromkeys(step.name for step in steps))
-    lines = [f"{'':<12}" + "".join(f"{name:>12}" for name in names)]
-    for interpreter in dict.fromkeys(step.interpreter for step in steps):
-        found = {step.name: step for step in steps if step.interpreter == interpreter}
-        cells = [f"{'fail' if found[n].problem else f'{found[n].seconds:.1f} s'}" if n in found else "" for n in names]
-        lines.append(f"{interpreter:<12}" + "".join(f"{cell:>12}" for cell in cells))
+    rows = list(dict.fromkeys(step.interpreter for step in steps))
+    width = max(12, *(len(row) + 1 for row in rows))
+    lines = [" " * width + "".join(f"{name:>12}" for name in names)]
+    for row in rows:
+        cells = [_format_cell([step for step in steps if (step.interpreter, step.name) == (row, n)]) for n in names]
+        lines.append(f"{row:<{width}}" + "".join(f"{cell:>12}" for cell in cells))
     return "\n".join(lines)
+
+
+def _format_cell(steps: Sequence[Step]) -> str:
+    if any(step.problem for step in steps):
+        return "fail"
+    return f"{sum(step.seconds for step in steps):.1f} s" if steps else ""
 
 
 class ReleaseCheck:
     """Runs commands as named steps, until one fails, and logs what they print."""
 
-    def __init__(self, interpreter: str, log: TextIO) -> None:
+    def __init__(self, interpreter: str, log: TextIO, label: str = "") -> None:
         self.interpreter = interpreter
-        self.name = Path(interpreter).name
+        self.name = f"{Path(interpreter).name} {label}".rstrip()
         self.steps: list[Step] = []
         self._log = log
 
@@ -105,7 +143,8 @@ class ReleaseCheck:
             )  # fmt: skip
             printed, problem = ended.stdout, f"exit code {ended.returncode}" if ended.returncode else ""
         except subprocess.TimeoutExpired as error:
-            printed, problem = str(error.stdout), f"not done after {STEP_TIMEOUT_S} s"
+            printed = (error.stdout or b"").decode(errors="replace")  # bytes, also with text=True
+            problem = f"not done after {STEP_TIMEOUT_S} s"
         except OSError as error:
             printed, problem = f"{error}\n", "cannot be started"
         self._log.write(f"\n== {self.name}: {' '.join(words)} ==\n{printed}")
@@ -141,40 +180,75 @@ def build_archives(check: ReleaseCheck, folder: Path) -> Path | None:
     return None if problems else wheel
 
 
-def check_wheel(check: ReleaseCheck, wheel: Path, work: Path, extras: Sequence[str]) -> None:
+def check_wheel(
+    check: ReleaseCheck, wheel: Path, work: Path, extras: Sequence[str], *, lowest: bool, only_extras: bool
+) -> None:
     """Install the wheel into a new environment, and use it from an empty directory."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ["PACELINE_STORAGE_PATH"] = str(work / "results")
+    constraints: tuple[object, ...] = ()
+    if lowest:
+        requirements = read_requirements()
+        versions = list_lowest_versions(each for name in ("", *extras) for each in requirements[name])
+        (work / "lowest.txt").write_text("\n".join(versions))
+        constraints = ("-c", work / "lowest.txt")
     check.run("venv", check.interpreter, "-m", "venv", work / "venv", cwd=work)
     python, paceline = work / "venv" / "bin" / "python", work / "venv" / "bin" / "paceline"
     names = f"[{','.join(extras)}]" if extras else ""
-    check.run("install", python, "-m", "pip", "-q", "install", f"paceline{names} @ {wheel.as_uri()}", cwd=work)
+    package = f"paceline{names} @ {wheel.as_uri()}"
+    check.run("install", python, "-m", "pip", "-q", "install", *constraints, package, cwd=work)
+    if extras:
+        check.run("import", python, "-c", IMPORTS, *extras, cwd=work, env=environ)
     check.run("doctor", paceline, "doctor", cwd=work, env=environ)
-    for framework in ["plain", *(extra for extra in extras if (STARTERS / f"{extra}.py.txt").exists())]:
+    frameworks = [extra for extra in extras if (STARTERS / f"{extra}.py.txt").exists()]
+    for framework in frameworks if only_extras else ["plain", *frameworks]:
         place = work / framework
         check.run("init", paceline, "init", "--framework", framework, place, cwd=work, env=environ)
-        check.run(framework, python, "train.py", cwd=place, env=environ)
-    check.run("smoke", python, "-W", "error", ROOT / "tools" / "smoke.py", work, cwd=work, env=environ)
+        check.run("starters", python, "train.py", cwd=place, env=environ)
+    if not only_extras:
+        check.run("smoke", python, "-W", "error", ROOT / "tools" / "smoke.py", work, cwd=work, env=environ)
 
 
 def main() -> int:
+    known = [name for name in read_requirements() if name]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", help="an interpreter; may be repeated; else those that are found")
-    parser.add_argument("--extra", action="append", default=[], help="install this extra too; may be repeated")
+    add = parser.add_argument
+    add("--python", action="append", help="an interpreter; may be repeated; else those that are found")
+    add(
+        "--extra",
+        action="append",
+        default=[],
+        choices=known,
+        metavar="NAME",
+        help="install this extra too; may be repeated",
+    )
+    add("--each-extra", action="store_true", help="an environment for each extra, or each of those --extra names")
+    add(
+        "--without",
+        action="append",
+        default=[],
+        choices=known,
+        metavar="NAME",
+        help="leave this extra out of --each-extra",
+    )
+    add("--lowest", action="store_true", help="install the lowest versions that pyproject.toml allows")
     chosen = parser.parse_args()
     interpreters = [os.path.abspath(each) if "/" in each else each for each in chosen.python or ()]
     interpreters = interpreters or [each for each in INTERPRETERS if is_usable(each)]
+    groups = [chosen.extra]
+    if chosen.each_extra:
+        groups = [[], *([extra] for extra in chosen.extra or known if extra not in chosen.without)]
     LOG.parent.mkdir(exist_ok=True)
     checks = []
     with tempfile.TemporaryDirectory(prefix="paceline-release-") as place, open(LOG, "w") as log:
         building = ReleaseCheck(sys.executable, log)
         wheel = build_archives(building, Path(place))
-        for number, interpreter in enumerate(interpreters if wheel else ()):
+        for interpreter, extras in itertools.product(interpreters if wheel else (), groups):
             assert wheel is not None
-            checks.append(ReleaseCheck(interpreter, log))
-            work = Path(place, str(number))
-            work.mkdir()
-            check_wheel(checks[-1], wheel, work, chosen.extra)
+            checks.append(ReleaseCheck(interpreter, log, " ".join(extras) if chosen.each_extra else ""))
+            with tempfile.TemporaryDirectory(dir=place) as work:
+                only_extras = chosen.each_extra and bool(extras)
+                check_wheel(checks[-1], wheel, Path(work), extras, lowest=chosen.lowest, only_extras=only_extras)
     print(f"\n{format_table(building.steps)}")
     if checks:
         print(f"\n{format_table([step for check in checks for step in check.steps])}")

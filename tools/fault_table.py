@@ -93,7 +93,7 @@ def _lost(tried: list[Trial]) -> str:
     if len(lost) > 1:
         lost.discard("nothing")
     told_s = max((trial.told_s for trial in tried if trial.told_s is not None), default=None)
-    delay = f" (told within {told_s:.1f} s)" if told_s is not None else ""
+    delay = f" (reported within {told_s:.1f} s)" if told_s is not None else ""
     return (", ".join(sorted(lost)) or "not known") + delay
 
 

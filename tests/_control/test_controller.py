@@ -495,7 +495,7 @@ def test_silent_ranks_are_sampled_and_reported_and_their_stacks_are_written(tmp_
     run, _, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage")])
     assert run.phase == Finished("complete")
     (suspected,) = read_events(tmp_path, HangSuspected)
-    assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
+    assert suspected.failure.message.startswith("ranks 0 and 1 have been stuck at train.py:41 in train_fn (time.sleep)")
     (cleared,) = read_events(tmp_path, HangCleared)
     assert cleared.after_s > 30
     stacks = RunLayout(tmp_path).stacks(1)

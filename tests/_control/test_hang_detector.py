@@ -128,7 +128,7 @@ def test_the_host_of_the_rank_that_blocks_is_named_if_there_are_several(hosts, w
     group.report()
     group.doing[0] = in_collective()
     assert group.wait(60) is not None
-    assert group.sentence.startswith(f"{who} has stood at train.py:41")
+    assert group.sentence.startswith(f"{who} has been stuck at train.py:41")
 
 
 def test_before_the_first_report_ranks_have_four_times_as_long():
@@ -229,7 +229,7 @@ def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits
     assert group.wait(60) <= 15
     assert (group.requests, group.numbers) == ([1031.0, 1036.0, 1041.0], [1, 2, 3])
     assert group.sentence == (
-        "rank 1 has stood at train.py:41 in train_fn (time.sleep) for 42 s; "
+        "rank 1 has been stuck at train.py:41 in train_fn (time.sleep) for 42 s; "
         "rank 0 waits for it in a collective (all_reduce) at train.py:44 in train_fn"
     )
     assert (group.reports[-1].event.failure.rank, group.reports[-1].event.failure.pid) == (1, 0)
@@ -287,7 +287,11 @@ def test_a_rank_that_answers_now_and_then_is_not_reported():
 
 @pytest.mark.parametrize(
     ("size", "computing", "least_s", "begins"),
-    [(1, 0, 120, "rank 0 has computed"), (2, 1, 120, "rank 1 has computed"), (2, 0, 30, "rank 1 has stood")],
+    [
+        (1, 0, 120, "rank 0 has been computing"),
+        (2, 1, 120, "rank 1 has been computing"),
+        (2, 0, 30, "rank 1 has been stuck"),
+    ],
     ids=["alone", "others wait for it in a collective", "it waits in a collective for a sleeper"],
 )
 def test_a_rank_that_computes_at_one_place_has_four_times_as_long(size, computing, least_s, begins):
@@ -309,7 +313,7 @@ def test_a_rank_that_falls_silent_alone_is_reported_within_a_minute_of_the_thres
         if not group.reports:
             group.report(0)
     assert 30 < group.now - 1000 <= 90 + 2
-    assert group.sentence.startswith("rank 1 has stood")
+    assert group.sentence.startswith("rank 1 has been stuck")
 
 
 def test_a_rank_that_never_reports_is_not_expected_to():
@@ -402,7 +406,7 @@ def test_of_several_pending_checkpoints_the_ranks_that_the_first_waits_for_are_n
     group.run = Run(size=3, attempt=1, phase=Running(RankProgress((4, 3, 1), 1), pending=pending))
     group.report()
     group.wait(100)
-    assert "in report 2 with a checkpoint at train.py:44 in train_fn: rank 2 has made 1 and stands" in group.sentence
+    assert "in report 2 with a checkpoint at train.py:44 in train_fn: rank 2 has made 1 and waits" in group.sentence
 
 
 def test_ranks_that_wait_for_a_validation_wait_as_long_as_it_runs():
@@ -493,12 +497,12 @@ def starving():
     [
         (
             [DataProcess(), DataProcess(78, is_waiting=True)],
-            "the data process 77 has stood in map_batches(tokenize), on part-3, at prepare.py:7 in tokenize "
+            "the data process 77 has been stuck in map_batches(tokenize), on part-3, at prepare.py:7 in tokenize "
             "(lock.acquire) for 42 s; ranks 0 and 1 wait for it for rows of a dataset at train.py:50 in train_fn",
         ),
         (
             [DataProcess(), DataProcess(78)],
-            "data processes 77, 78 have stood in map_batches(tokenize), on part-3, at prepare.py:7 in tokenize "
+            "data processes 77, 78 have been stuck in map_batches(tokenize), on part-3, at prepare.py:7 in tokenize "
             "(lock.acquire) for 42 s; ranks 0 and 1 wait for them for rows of a dataset at train.py:50 in train_fn",
         ),
         (
@@ -508,7 +512,7 @@ def starving():
         ),
         (
             [DataProcess(is_waiting=True)],
-            "ranks 0 and 1 have stood for rows of a dataset at train.py:50 in train_fn for 42 s, and nothing arrives",
+            "ranks 0 and 1 have waited for rows of a dataset at train.py:50 in train_fn for 42 s, and nothing arrives",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_dataset_of_the_user_that_blocks_is_in_the_data_loader():
 def test_a_rank_that_reads_no_rows_is_blamed_and_ranks_that_wait_for_rows_are_not():
     waiting = [rank_at(rank, "rows") for rank in range(2)]
     assert diagnose_hang(waiting, CONTEXT).sentence == (
-        "ranks 0 and 1 have stood for rows of a dataset at train.py:44 in train_fn for 45 s, and nothing arrives"
+        "ranks 0 and 1 have waited for rows of a dataset at train.py:44 in train_fn for 45 s, and nothing arrives"
     )
     asleep = rank_at(1, "other", "train.py:50 in train_fn", "time.sleep")
     diagnosis = diagnose_hang([waiting[0], asleep], CONTEXT)
@@ -92,7 +92,8 @@ def test_outside_the_users_function_there_is_no_line_to_name():
     frames = library("paceline._worker.main.work", "torch.distributed.rendezvous.init_process_group")
     activity = infer_activity(0, StacksSampled(1, 0, 1, frames), None, "", 45.0)
     assert diagnose_hang([activity], CONTEXT).sentence == (
-        "rank 0 has stood in a collective (init_process_group) outside the train function for 45 s, and nothing arrives"
+        "rank 0 has waited in a collective (init_process_group) outside the train function for 45 s, "
+        "and nothing arrives"
     )
 
 
@@ -104,7 +105,7 @@ def test_ranks_with_the_same_wait_share_one_clause():
     activities = [rank_at(rank, "collective", call="all_reduce") for rank in range(16)]
     activities[5] = rank_at(5, "other", "train.py:41 in train_fn", "time.sleep")
     assert diagnose_hang(activities, CONTEXT).sentence == (
-        "rank 5 has stood at train.py:41 in train_fn (time.sleep) for 45 s; "
+        "rank 5 has been stuck at train.py:41 in train_fn (time.sleep) for 45 s; "
         "15 ranks (0, 1, 2, 3, ...) wait for it in a collective (all_reduce) at train.py:44 in train_fn"
     )
 
@@ -112,7 +113,8 @@ def test_ranks_with_the_same_wait_share_one_clause():
 def test_a_collective_that_a_rank_returned_without_is_reported():
     context = HangContext("/storage/run", returned=(1,))
     assert diagnose_hang([rank_at(0, "collective", call="barrier")], context).sentence == (
-        "rank 0 has stood in a collective (barrier) at train.py:44 in train_fn for 45 s, but rank 1 returned without it"
+        "rank 0 has waited in a collective (barrier) at train.py:44 in train_fn for 45 s, but rank 1 "
+        "returned without it"
     )
 
 
@@ -130,8 +132,8 @@ def test_collectives_that_do_not_match_are_reported_with_all_lines():
     diagnosis = diagnose_hang(activities, CONTEXT)
     assert diagnosis.sentence == (
         "ranks wait for each other at places that do not match: "
-        "ranks 0 and 2 have stood in a collective at train.py:44 in train_fn, "
-        "rank 1 has stood in a collective (barrier) at train.py:50 in train_fn, for 45 s"
+        "ranks 0 and 2 have waited in a collective at train.py:44 in train_fn, "
+        "rank 1 has waited in a collective (barrier) at train.py:50 in train_fn, for 45 s"
     )
     assert diagnosis.rank == 1
 
@@ -141,8 +143,9 @@ def test_a_report_that_only_some_ranks_make_is_reported_with_what_the_others_do(
     context = HangContext("/storage/run", (pending,), {1: 4})
     activities = [rank_at(0, "report"), rank_at(1, "collective", "train.py:50 in train_fn", "all_reduce")]
     assert diagnose_hang(activities, context).sentence == (
-        "rank 0 has waited 45 s in report 5 with a checkpoint at train.py:44 in train_fn: rank 1 has made 4 and stands "
-        "in a collective (all_reduce) at train.py:50 in train_fn. Every rank has to call report() equally often"
+        "rank 0 has waited 45 s in report 5 with a checkpoint at train.py:44 in train_fn: rank 1 has made 4 and waits "
+        "in a collective (all_reduce) at train.py:50 in train_fn. Every rank must call report() the "
+        "same number of times"
     )
 
 
@@ -188,21 +191,21 @@ def test_more_than_eight_ranks_are_counted():
         ),
         (
             [rank_at(0, "saving")],
-            "rank 0 has stood for 45 s storing the checkpoint of report 5 at /storage/run at train.py:44",
+            "rank 0 has been stuck for 45 s storing the checkpoint of report 5 at /storage/run at train.py:44",
         ),
-        ([rank_at(0, "storage")], "rank 0 has stood for 45 s waiting for storage at train.py:44 in train_fn"),
+        ([rank_at(0, "storage")], "rank 0 has been stuck for 45 s waiting for storage at train.py:44 in train_fn"),
         (
             [rank_at(0, "storage", host="host3")],
-            "rank 0 on host3 has stood for 45 s waiting for storage at train.py:44",
+            "rank 0 on host3 has been stuck for 45 s waiting for storage at train.py:44",
         ),
         (
             [rank_at(rank, "storage", host=f"host{rank}") for rank in range(2)],
-            "ranks 0 and 1 have stood for 45 s waiting for storage at train.py:44",
+            "ranks 0 and 1 have been stuck for 45 s waiting for storage at train.py:44",
         ),
-        ([rank_at(0, "loader")], "rank 0 has stood in the data loader at train.py:44 in train_fn for 45 s"),
-        ([rank_at(0, "other", is_computing=True)], "rank 0 has computed at train.py:44 in train_fn for 45 s"),
-        ([rank_at(0, "gpu", call="loss.item")], "rank 0 has stood for a GPU (loss.item) at train.py:44 in train_fn"),
-        ([rank_at(0, "barrier")], "rank 0 has stood in paceline's barrier or broadcast at train.py:44 in train_fn"),
+        ([rank_at(0, "loader")], "rank 0 has been stuck in the data loader at train.py:44 in train_fn for 45 s"),
+        ([rank_at(0, "other", is_computing=True)], "rank 0 has been computing at train.py:44 in train_fn for 45 s"),
+        ([rank_at(0, "gpu", call="loss.item")], "rank 0 has waited for a GPU (loss.item) at train.py:44 in train_fn"),
+        ([rank_at(0, "barrier")], "rank 0 has waited in paceline's barrier or broadcast at train.py:44 in train_fn"),
     ],
 )
 def test_each_activity_has_its_words(activities, sentence):
@@ -218,11 +221,11 @@ def test_each_activity_has_its_words(activities, sentence):
 def test_four_places_are_named_and_the_others_counted(count):
     culprits = [rank_at(rank, "other", f"train.py:{rank} in train_fn") for rank in range(count)]
     clauses = diagnose_hang([*culprits, rank_at(9, "report")], CONTEXT).sentence.split("; ")
-    assert clauses[4:-1] == ([] if count == 4 else ["2 more stand elsewhere"])
+    assert clauses[4:-1] == ([] if count == 4 else ["2 more are stuck elsewhere"])
     assert clauses[-1] == "rank 9 waits for them in report() at train.py:44 in train_fn"
     waiting = [rank_at(rank, "barrier", f"train.py:{rank} in train_fn") for rank in range(count)]
     sentence = diagnose_hang(waiting, CONTEXT).sentence
-    assert sentence.count("has stood") == 4
+    assert sentence.count("has waited") == 4
     assert ("2 more places" in sentence) == (count == 6)
 
 
@@ -243,12 +246,12 @@ def data_at(pid, doing, *, stage="read", call="", where="prepare.py:7 in tokeniz
             "the data process 1 has been silent reading part-3 for 45 s: code outside Python holds the GIL, waiting "
             "in the kernel (nfs); rank 1",
         ),
-        ([data_at(1, "other", stage="map", where="")], "the data process 1 has stood in map, on part-3, for 45 s"),
+        ([data_at(1, "other", stage="map", where="")], "the data process 1 has been stuck in map, on part-3, for 45 s"),
         (
             [data_at(pid, "other") for pid in range(4)],
-            "data processes 0, 1, 2, 3 have stood reading part-3 at prepare.py:7",
+            "data processes 0, 1, 2, 3 have been stuck reading part-3 at prepare.py:7",
         ),
-        ([data_at(pid, "other") for pid in range(5)], "data processes 0, 1, 2, 3, ... have stood reading part-3"),
+        ([data_at(pid, "other") for pid in range(5)], "data processes 0, 1, 2, 3, ... have been stuck reading part-3"),
     ],
 )
 def test_data_processes_that_stand_are_named(data, sentence):

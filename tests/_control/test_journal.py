@@ -54,7 +54,7 @@ STORY: list[Event] = [
     messages.WorkerHeld(2, 0, 2),
     messages.ExitDelayed(2, 0, "thread 'prefetch' at train.py:7", 10.0),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
-    events.HangSuspected(2, WorkerFailure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
+    events.HangSuspected(2, WorkerFailure(1, "hang", "rank 1 has been stuck at train.py:3"), "restart"),
     events.HangCleared(2, 1, 61.5),
     events.DeadlinePassed(2),
     events.ResizeDue(2),

@@ -217,7 +217,7 @@ def test_one_profile_at_a_time_of_eight_ranks_unless_others_are_chosen(driver):
 @pytest.mark.parametrize("now", [True, False])
 def test_a_stop_is_passed_on_and_answered_at_the_end(driver, now):
     when = "now" if now else "at the next report"
-    assert driver.ask(StopRequest(now)) == Answer(state="taken", text=f"the run is asked to stop {when}")
+    assert driver.ask(StopRequest(now)) == Answer(state="taken", text=f"the run will stop {when}")
     assert driver.stops == [now]
     driver.ask(ProfileRequest(2.0), "profile")
     driver.run = Run(num_reports=1, phase=Finished("interrupted"))

@@ -333,7 +333,7 @@ def test_an_impossible_event_is_refused_with_the_event_and_the_phase() -> None:
 
 
 def hung(action: str, *, retriable: bool = True) -> HangSuspected:
-    failure = WorkerFailure(1, "hang", "rank 1 has stood at train.py:41 for 45 s", retriable=retriable)
+    failure = WorkerFailure(1, "hang", "rank 1 has been stuck at train.py:41 for 45 s", retriable=retriable)
     return HangSuspected(1, failure, action)
 
 
@@ -344,7 +344,7 @@ def test_a_hang_is_not_waited_for():
 
 def test_a_hang_warning_changes_nothing_but_the_recorded_hang():
     run = step_through(running(2), (hung("warn"), Running, []))
-    assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"
+    assert run.phase.hang == "rank 1 has been stuck at train.py:41 for 45 s"
     assert apply(run, HangCleared(1, 1, 60.0)) == running(2)
 
 

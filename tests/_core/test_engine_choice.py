@@ -31,10 +31,10 @@ OTHER = ("ray", "10.0.0.2:6379")
         (ADDRESS, None, None, None, EngineChoice("ray", "RAY_ADDRESS=10.0.0.1:6379", "10.0.0.1:6379")),
         (ADDRESS, True, None, None, EngineChoice("ray", "Ray is initialised in this process")),
         (BOTH, True, None, None, EngineChoice("local", "PACELINE_ENGINE=local")),
-        (BOTH, True, OTHER, None, EngineChoice("ray", "paceline.init() says so", "10.0.0.2:6379")),
-        (BOTH, True, OTHER, "local", EngineChoice("local", "RunConfig(engine='local') says so", "10.0.0.2:6379")),
+        (BOTH, True, OTHER, None, EngineChoice("ray", "set by paceline.init()", "10.0.0.2:6379")),
+        (BOTH, True, OTHER, "local", EngineChoice("local", "set by RunConfig(engine='local')", "10.0.0.2:6379")),
         # An address alone asks for Ray.
-        ({}, None, (None, "auto"), None, EngineChoice("ray", "paceline.init() says so", "auto")),
+        ({}, None, (None, "auto"), None, EngineChoice("ray", "set by paceline.init()", "auto")),
     ],
 )
 def test_the_most_explicit_choice_wins(monkeypatch, variables, is_ray_initialised, init, asked, expected):
@@ -50,7 +50,7 @@ def test_the_most_explicit_choice_wins(monkeypatch, variables, is_ray_initialise
 
 def test_arguments_of_init_are_remembered_until_the_next_call():
     paceline.init(engine="local")
-    assert choose_engine() == EngineChoice("local", "paceline.init() says so")
+    assert choose_engine() == EngineChoice("local", "set by paceline.init()")
     paceline.init()
     assert choose_engine() == EngineChoice()
 

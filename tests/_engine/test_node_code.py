@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from paceline._engine.ray.code_bundle import PackedCode, find_user_modules, pack_code
-from paceline._engine.ray.node_code import has_same_files
+from paceline._engine.ray.node_code import HeldDirectory, has_same_files
 from processes import wait_until
 
 HOLDER = """
@@ -68,6 +68,14 @@ def test_unpacked_code_exists_until_its_last_holder_is_killed(tmp_path: Path, ho
     late.kill()
     late.wait()
     wait_until(lambda: not [*(tmp_path / "node").iterdir()])
+
+
+def test_a_directory_that_its_process_releases_is_removed_while_the_process_lives(tmp_path: Path) -> None:
+    first, second = (HeldDirectory(tmp_path / "held") for _ in range(2))
+    first.release()
+    assert (tmp_path / "held").is_dir()
+    second.release()
+    wait_until(lambda: not [*tmp_path.iterdir()])
 
 
 def test_does_not_use_a_half_unpacked_directory(tmp_path: Path, hold, parcel: PackedCode) -> None:

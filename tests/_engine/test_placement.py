@@ -120,12 +120,10 @@ def test_threads_are_set_requested_or_a_fair_share_of_the_node(spec, threads, va
     assert {worker.env["OMP_NUM_THREADS"] for worker in workers} == {variable}
 
 
-def test_a_bundle_requests_something_and_its_actor_all_but_memory():
+def test_a_bundle_always_requests_something():
     assert PlacementSpec({"CPU": 0, "GPU": 0}).bundle == {"memory": 1.0}
-    assert PlacementSpec({"CPU": 0}).actor_options == {"num_cpus": 0, "num_gpus": 0, "resources": {}}
     spec = PlacementSpec({"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1, "other": 0})
     assert spec.bundle == {"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1}
-    assert spec.actor_options == {"num_cpus": 2, "num_gpus": 0.5, "resources": {"special": 1}}
 
 
 def test_selectors_are_for_all_workers_or_one_for_each():

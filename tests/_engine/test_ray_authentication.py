@@ -83,7 +83,7 @@ def test_a_head_that_asks_for_a_token_is_told_from_one_that_does_not(head, monke
     for address in [each for each in addresses if not each.startswith("127.")][:1]:
         assert find_exposure(f"{address}:{guarded}") is None
         warning = make_exposure_warning(f"{address}:{exposed}")
-        assert warning.startswith(f"warning: the Ray cluster at {address}:{exposed} asks for no token: ")
+        assert warning.startswith(f"warning: the Ray cluster at {address}:{exposed} requires no token: ")
         assert "RAY_AUTH_MODE=token" in warning
         assert make_exposure_warning(f"{address}:{exposed}") is None, "once is enough"
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

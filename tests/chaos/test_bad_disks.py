@@ -52,10 +52,10 @@ def test_a_newest_checkpoint_that_was_altered_is_passed_over(seed, how, survive)
     number = dice.choice((2, 6))  # Those that are committed when their report returns.
     file = dice.choice(("state.bin", "state.json", "*"))
     faults = Faults(seed=seed).corrupt(file, how, after=number).kill(dice.choice((0, 1)), ("step", number + 1))
-    name = f"newest checkpoint altered ({how}), rank killed"
+    name = f"newest checkpoint corrupted ({how}), rank killed"
     with survive(name, faults, num_to_keep=3, broken=True) as (path, trial):
         assert [event.seq for event in oracle.history(path, CheckpointBroken)] == [number]
-        trial.lost = "the altered checkpoint"
+        trial.lost = "the corrupted checkpoint"
 
 
 @pytest.mark.seeds(30)

@@ -51,7 +51,7 @@ def test_a_driver_killed_after_any_line_of_its_journal(line, outlive):
 def test_drivers_killed_one_after_the_other(every, outlive):
     """Also while they recover what the one before them left."""
     faults = "Faults()" + "".join(f".lose_driver(after={line})" for line in range(every, 12 * every, every))
-    assert outlive("eleven drivers killed, one after the other", faults) >= 4
+    assert outlive("eleven drivers killed in a row", faults) >= 4
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ ALL = [(rank, at) for at in MOMENTS for rank in (0, 1)]
 @pytest.mark.parametrize(("rank", "at"), sweep(ALL, few=[(1, At("upload", 4, 2))]), ids=str)
 def test_a_checkpoint_has_only_files_of_the_attempt_that_made_it(tmp_path, temporary, rank, at, fault_table):
     faults = Faults().kill(rank, at)
-    with fault_table.trying("half a checkpoint left by a dead attempt") as trial:
+    with fault_table.trying("partial checkpoint left by a dead attempt") as trial:
         config = {"notes": str(tmp_path / "notes")}
         result = faults.applied_to(oracle.trainer_of(DataParallelTrainer, with_files, tmp_path, config=config)).fit()
         assert faults.unfired(result.path) == []

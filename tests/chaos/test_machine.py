@@ -17,7 +17,7 @@ from paceline.train import DataParallelTrainer, RunHeldError, WorkerGroupError
 from paceline.train.driver.run_spec import RunEnvironment
 from processes import inside, small_memory, use_up_memory
 
-OOM = "a worker killed by the kernel, out of memory"
+OOM = "worker killed by the kernel, out of memory"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def unsteady(config):
     return model.weights
 
 
-CLOCK = "wall clock set by up to an hour, in the driver and the workers, rank killed"
+CLOCK = "driver and worker clocks shifted by up to an hour, rank killed"
 
 
 @pytest.mark.seeds(10)
@@ -99,7 +99,7 @@ def test_a_run_does_not_mind_its_clock_being_set(seed, survive):
 def test_the_newest_checkpoint_is_not_the_one_with_the_latest_time(tmp_path, temporary, seed, undisturbed, fault_table):
     """Also where the journal is gone, and only the manifests tell."""
     expected = undisturbed(DataParallelTrainer, oracle.small)
-    with fault_table.trying("wall clock set by up to an hour, journal lost"):
+    with fault_table.trying("clock shifted by up to an hour, journal lost"):
         trainer = oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path, max_failures=0, num_to_keep=3)
         trainer = trainer.replace_arguments(environment=RunEnvironment(clock=SetClock(seed)))
         with pytest.raises(WorkerGroupError):
@@ -131,5 +131,5 @@ def contested(config):
 @pytest.mark.parametrize("clock", [None, pytest.param(SetClock(7), marks=pytest.mark.chaos)], ids=["steady", "set"])
 def test_a_driver_whose_clock_is_set_keeps_its_run(tmp_path, clock, survive):
     config = {"path": str(tmp_path)}
-    with survive("a second driver whose clock is an hour off", Faults(), contested, clock=clock, config=config):
+    with survive("second driver with a clock one hour off", Faults(), contested, clock=clock, config=config):
         pass

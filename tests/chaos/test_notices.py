@@ -76,7 +76,7 @@ def test_a_run_preempted_at_a_random_moment_loses_no_step(
         oracle.assert_same(script.path, expected)
         assert count_reports(script.path) == [STEPS, STEPS], "none is made twice"
         trial.seconds = first_report_since(script.path, again) - at
-        trial.lost = "nothing, and no step is made twice"
+        trial.lost = "nothing, and no step is repeated"
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_a_preemption_too_short_for_a_save_keeps_the_one_before(
         max_failures=0,
         config={"pace_s": 0.01, "every": 10, "gate": str(gate)},
     )
-    with fault_table.trying("notice shorter than a save takes") as trial:
+    with fault_table.trying("preemption notice shorter than a save") as trial:
         process = script.start()
         # Two are ready, two times ten reports and two parts of a checkpoint later it is committed.
         script.await_lines(1 + 2 + 20 + 2 + 1 + past, process)

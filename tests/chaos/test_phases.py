@@ -67,5 +67,5 @@ def test_a_run_with_both_ranks_killed_ends_as_an_undisturbed_one(phase, survive)
     faults = Faults(seed=SEED)
     if phase in FIRST:
         faults = faults.kill(0, FIRST[phase])
-    with survive("both ranks killed in a phase", faults.kill(0, phase).kill(1, phase)):
+    with survive("both ranks killed in the same phase", faults.kill(0, phase).kill(1, phase)):
         pass

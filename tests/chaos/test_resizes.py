@@ -35,7 +35,7 @@ def list_sizes(path):
 def test_a_place_lost_in_any_phase_and_regained(phase, survive, undisturbed):
     faults = PHASES[phase].regain_capacity(2, ("report", 14))
     options = {"scaling": ScalingConfig(**ELASTIC), "config": {"pace_s": 0.01, "every": 2}}
-    name = f"a worker and its place lost in {phase}, then regained"
+    name = f"worker and its slot lost in {phase}, then regained"
     with survive(name, faults, oracle.paced, steps=STEPS, ranks=(0,), **options) as (path, _):
         rows = oracle.reports(path, 1)
         expected = undisturbed(DataParallelTrainer, oracle.small, STEPS).reports[1]
@@ -73,7 +73,7 @@ def test_the_loss_curve_is_that_of_the_fixed_run_whenever_the_places_go_and_come
     number = 2 * goes + 5 if phase == "collective" else goes + 2  # Each step has two.
     at = At(phase, number, delay_s=dice.choice((0, 0.002)))
     faults = Faults(seed=seed).lose_capacity(1, ("report", goes)).kill(1, at).regain_capacity(2, ("report", comes))
-    with fault_table.trying("2 to 1 to 2 workers, same global batch") as trial:
+    with fault_table.trying("resize from 2 to 1 to 2 workers, same global batch") as trial:
         result = fit(tmp_path, faults, STEPS)
         assert faults.unfired(result.path) == []
         assert list_sizes(result.path) == [2, 1, 2]

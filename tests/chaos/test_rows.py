@@ -108,7 +108,7 @@ def kill_one(pid, chance):
 def test_every_row_comes_once_in_every_epoch_whoever_is_killed(tmp_path, seed, shuffles, processes_in, fault_table):
     dice = random.Random(seed)
     write_files(tmp_path)
-    with fault_table.trying("workers, data processes and drivers killed while datasets are read"):
+    with fault_table.trying("workers, data processes and drivers killed while reading datasets"):
         for life in range(12):
             if run_once(tmp_path, (seed, shuffles), dice, dies=life < 2) == 0:
                 break

@@ -33,7 +33,7 @@ def with_held_uploads(config):
 
 def test_steps_do_not_wait_for_slow_storage(survive):
     """A report that waited for its checkpoint would wait for ever."""
-    name = "slow storage, checkpoints stored beside the training (ASYNC)"
+    name = "slow storage, ASYNC checkpoints"
     with survive(name, Faults(), with_held_uploads, steps=4 * EVERY):
         pass
 
@@ -42,5 +42,5 @@ def test_steps_do_not_wait_for_slow_storage(survive):
 @pytest.mark.seeds(2, few=0)
 def test_a_run_on_slow_storage_only_takes_longer(seed, survive):
     faults = Faults(seed=seed).slow_write("*", delay_s=0.2)
-    with survive("storage with 0.2 s for each act, checkpoints waited for (SYNC)", faults) as (path, _):
+    with survive("storage with 0.2 s per operation, SYNC checkpoints", faults) as (path, _):
         assert oracle.causes(path) == []

@@ -53,7 +53,7 @@ def test_a_store_that_is_gone_is_reported_and_the_run_resumes_once_it_is_back(
     broken, path = tmp_path / "broken", f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
     breaker = StoreBreaker(s3_proxy, after, broken)
     config = {"after": after, "broken": str(broken)}
-    with fault_table.trying("an object store that is gone for good, then back") as trial:
+    with fault_table.trying("object store unreachable until retries are exhausted, then back") as trial:
         trainer = oracle.trainer_of(
             DataParallelTrainer, storing, path, max_failures=0, config=config, callbacks=[breaker]
         )

@@ -43,7 +43,7 @@ def outlast(survive):
 def test_a_rank_that_hangs_once_is_restarted(seed, how, outlast):
     dice = random.Random(f"hangs {seed} {how}")
     rank, at = dice.choice((0, 1)), At("step", dice.randint(3, 7))
-    names = {"asleep": "a rank asleep", "stopped": "a rank stopped (SIGSTOP)", "gil": "a rank whose GIL is held"}
+    names = {"asleep": "rank sleeps", "stopped": "rank stopped (SIGSTOP)", "gil": "rank's GIL held"}
     hang, _ = outlast(names[how], Faults(seed=seed).hang(rank, at, how))
     assert hang.rank == rank
     assert (hang.kind, f"rank {rank} " in hang.message) == ("hang", True)
@@ -71,7 +71,7 @@ def test_a_collective_that_one_rank_skips_once(tmp_path, seed, outlast):
     dice = random.Random(f"skips {seed}")
     once = tmp_path / "once"
     config = {"once": str(once), "rank": dice.choice((0, 1)), "at": dice.randint(3, 7)}
-    hang, _ = outlast("a collective that a rank skips", Faults(), skipping, since=once, config=config)
+    hang, _ = outlast("rank skips a collective", Faults(), skipping, since=once, config=config)
     assert hang.kind == "hang"
 
 
@@ -83,7 +83,7 @@ def test_a_collective_of_torch_that_one_rank_never_enters(seed, outlast):
     dice = random.Random(f"gloo {seed}")
     rank = dice.choice((0, 1))
     faults = Faults(seed=seed).hang(rank, At("collective", dice.randint(3, 12)))
-    name, function = "a rank that does not come to a collective of torch", oracle.batched
+    name, function = "rank does not enter a torch collective", oracle.batched
     hang, _ = outlast(name, faults, function, kind=TorchTrainer, clean=function)
     assert hang.rank == rank
 
@@ -94,7 +94,7 @@ def test_an_upload_that_stalls_for_ever_is_reported_and_restarted(seed, outlast)
     dice = random.Random(f"stalls {seed}")
     rank, number = dice.choice((0, 1)), dice.choice((2, 6))
     faults = Faults(seed=seed).stall_write(f".staging/*/checkpoint_{number:06d}/rank_{rank}/state.bin")
-    hang, _ = outlast("an upload that never returns", faults)
+    hang, _ = outlast("upload never returns", faults)
     assert f"storing the checkpoint of report {number}" in hang.message
 
 
@@ -104,7 +104,7 @@ def test_a_commit_that_stalls_is_reported_and_waited_for(seed, outlast):
     """New workers would wait for the same storage, so none are started: when it comes back, the run goes on."""
     number = random.Random(f"commits {seed}").choice((2, 6))
     faults = Faults(seed=seed).stall_write(f"checkpoint_{number:06d}", act="rename", for_s=20)
-    hang, path = outlast("a commit that takes 20 s", faults)
+    hang, path = outlast("commit takes 20 s", faults)
     assert "for storage at" in hang.message
     assert oracle.causes(path) == [], "nobody is restarted for it"
 
@@ -129,7 +129,7 @@ def test_a_callback_that_hangs_is_named_and_dropped(seed, survive, monkeypatch, 
     monkeypatch.setenv("PACELINE_CALLBACK_TIMEOUT_S", "0.2")
     callback = HangingCallback(random.Random(f"callbacks {seed}").randint(1, oracle.STEPS))
     try:
-        with survive("a callback that hangs", Faults(), callbacks=[callback]) as (_, trial):
+        with survive("callback hangs", Faults(), callbacks=[callback]) as (_, trial):
             (record,) = [record for record in caplog.records if "it is dropped" in record.getMessage()]
             assert "HangingCallback" in record.getMessage()
             trial.told_s = record.created - callback.began_at
@@ -174,7 +174,7 @@ def test_workers_that_cannot_exit_are_named_and_killed(tmp_path, seed, survive, 
     dice = random.Random(f"exits {seed}")
     leave, ranks = dice.choice(list(HOLDERS)), dice.choice(((0,), (1,), (0, 1)))
     config = {"leave": leave, "ranks": ranks, "returned": str(tmp_path / "returned")}
-    with survive("a worker that cannot exit", Faults(), lingering, config=config) as (_, trial):
+    with survive("worker cannot exit", Faults(), lingering, config=config) as (_, trial):
         ended_at = time.time()
         lines = [line for line in capsys.readouterr().err.splitlines() if "did not exit" in line]
         assert lines

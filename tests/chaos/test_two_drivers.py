@@ -28,7 +28,7 @@ def test_a_driver_paused_at_a_random_moment_is_followed_and_does_no_harm_when_it
     gate = tmp_path / "gate"
     config = {"pace_s": 0.01, "every": 4, "gate": str(gate)}
     script = Script(tmp_path, "paced", env={"PACELINE_LEASE_TTL_S": "1"}, steps=STEPS, max_failures=0, config=config)
-    with fault_table.trying("driver paused, its run taken over, woken") as trial:
+    with fault_table.trying("driver paused, run taken over, driver woken") as trial:
         first = script.start()
         try:
             script.await_lines(line, first)

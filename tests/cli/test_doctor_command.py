@@ -1,6 +1,7 @@
 """`paceline doctor`: each check of what is there, and what it says of machines that lack something."""
 
 import json
+import os
 import resource
 import socket
 from importlib import metadata
@@ -68,7 +69,26 @@ def test_no_package_that_can_be_imported_is_listed_as_missing():
     assert [name for name in missing if name in importable] == []
 
 
-def test_low_limits_of_open_files_and_shared_memory_are_warnings(monkeypatch):
+def test_one_core_of_many_or_more_threads_than_cores_is_a_warning(monkeypatch):
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 64)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    try:
+        alone = machine._check_cores()
+        monkeypatch.setenv("OMP_NUM_THREADS", "8")
+        crowded = machine._check_cores()
+    finally:
+        os.sched_setaffinity(0, usable)
+    assert (alone.status, alone.text) == ("warn", "1 usable of 64; all workers share it")
+    assert "--cpus-per-task" in alone.hint
+    assert (crowded.status, crowded.text) == ("warn", "1 usable of 64; OMP_NUM_THREADS=8 is more than that")
+    assert crowded.hint.startswith("unset it")
+    monkeypatch.setattr(machine.system, "num_cores", lambda: 64)
+    assert (machine._check_cores().status, machine._check_cores().text) == ("ok", "64 usable")
+
+
+def test_low_limits_of_open_files_processes_and_shared_memory_are_warnings(monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
     try:
@@ -76,6 +96,14 @@ def test_low_limits_of_open_files_and_shared_memory_are_warnings(monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (line.status, line.hint) == ("warn", "ulimit -n 4096")
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (400, 512))
+    line = machine._check_open_files()
+    assert (line.status, line.text) == ("warn", "400 for each process")
+    assert "limits.conf" in line.hint  # `ulimit` cannot raise it: it is the hard limit, too
+    line = machine._check_processes()
+    assert line.status == "warn"
+    assert line.text.startswith("400 for this user")
+    assert "ulimit -u" in line.hint
     monkeypatch.setattr(machine, "LITTLE_SHM", 1 << 60)
     line = machine._check_shared_memory()
     assert line.status == "warn"
@@ -121,6 +149,20 @@ def test_a_full_disk_and_storage_that_returns_other_bytes_fail(tmp_path, monkeyp
     assert line.status == "fail"
     assert "returned different data than was written" in line.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_may_not_be_written_to_fails():
+    line = by_name(storage.check_storage("/sys/runs"))["round trip"]  # Not even root may make a directory there.
+    assert line.status == "fail"
+    assert "ermi" in line.text, line.text  # "Permission denied", or to root "Operation not permitted"
+    assert "PACELINE_STORAGE_PATH" in line.hint
+
+
+def test_a_clock_that_was_never_set_fails(monkeypatch):
+    monkeypatch.setattr(storage.time, "time", lambda: 60.0)
+    line = storage._check_clock(0.0)
+    assert (line.status, line.hint) == ("fail", "set the clock, or use NTP")
+    assert "is in the past" in line.text
 
 
 @pytest.mark.parametrize(("ahead_s", "status"), [(0.2, "ok"), (-60.0, "warn"), (400.0, "fail")])
@@ -184,6 +226,22 @@ def test_a_host_name_that_does_not_resolve_or_is_of_another_machine_is_a_warning
     assert machine._check_host_name().status == "ok"
     monkeypatch.setattr(machine, "SLOW_LOOKUP_S", 0.0)
     assert "found after" in machine._check_host_name().text
+
+
+def test_a_driver_that_fails_where_no_gpu_is_found_is_a_warning(tmp_path, monkeypatch):
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed because it found no driver'\nexit 9\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(machine, "count_gpus", lambda: 0)
+    monkeypatch.setattr("paceline._engine.local.devices.count_gpus", lambda: 0)
+    (line,) = machine._check_gpus()
+    assert line.status == "warn"
+    assert "it found no driver" in line.text
+    assert "modprobe nvidia" in line.hint
+    command.write_text("#!/bin/sh\nexit 0\n")
+    (line,) = machine._check_gpus()
+    assert (line.status, line.text) == ("ok", "none available to workers")
 
 
 def test_gpus_that_are_hidden_and_a_driver_that_fails_are_problems(tmp_path, monkeypatch):

@@ -160,7 +160,7 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(launch, tmp_path, monkeyp
     assert launch("--submit", "train.py").out == "submitted train as job 7\n"
     assert Path(tmp_path, "got").read_text() == launch("train.py").out
     monkeypatch.setenv("REFUSAL", "sbatch:invalid-partition")
-    launch("--submit", "train.py").assert_refused("sbatch has refused the job: sbatch:invalid-partition")
+    launch("--submit", "train.py").assert_refused("sbatch rejected the job: sbatch:invalid-partition")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_live_run_is_shown_and_followed_across_attempts_until_it_ends(live, pa
     out = paceline("show", "live").out
     assert out.startswith("live  running\n")
     assert "last update" in out
-    assert "goes on after" in out
+    assert "running after" in out
     assert "a driver holds it" in paceline("resume", "live").err
 
     interrupted = start_command("logs", "live", "-f", "--grep", "line 19", PACELINE_STORAGE_PATH=str(root))

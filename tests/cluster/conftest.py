@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from left_over import MARK, assert_nothing_is_left
 
+from paceline._engine.ray.idle_agents import idle_agents
 from processes import wait_until
 
 HERE = Path(__file__).parent
@@ -161,8 +162,12 @@ def hidden(connected, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def cluster(connected, nothing_is_left_behind):
     """The cluster; a test that leaves an actor, a placement group, a process or a node of ours there fails."""
+    import ray
+
     before = list(connected.added)
     yield connected
+    for agent in idle_agents.take_all():
+        ray.kill(agent.actor)
     try:
         assert_nothing_is_left(connected.name)
     finally:

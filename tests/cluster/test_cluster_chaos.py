@@ -52,6 +52,6 @@ def test_workers_killed_hung_and_preempted_at_random_moments(seed, cluster, fit_
     faults = faults.preempt(dice.choice((0, 1)), 20.0, ("step", dice.randint(2, 24)))
     options = {"hang_timeout_s": 3.0, "hang_action": "restart", "max_failures": 40, "unfired": True}
     options["scaling"] = ScalingConfig(2, label_selector={"ray.io/node-id": elsewhere})
-    with fault_table.trying("on a cluster, everything at random moments") as trial:
+    with fault_table.trying("on a cluster, kills, a hang and a preemption at random moments") as trial:
         path = fit_with(faults, steps=24, **options)
         trial.seconds = oracle.worst_stand(path, faults)

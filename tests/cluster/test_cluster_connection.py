@@ -46,11 +46,11 @@ print("rows", trainer.fit().return_value)
     ("arguments", "environment", "reason"),
     [
         ([], {"RAY_ADDRESS": "{address}"}, "RAY_ADDRESS={address}"),
-        pytest.param(["--init"], {}, "paceline.init() says so", marks=pytest.mark.slow),
+        pytest.param(["--init"], {}, "set by paceline.init()", marks=pytest.mark.slow),
         pytest.param(
             ["--config"],
             {"RAY_ADDRESS": "{address}", "PACELINE_ENGINE": "local"},
-            "RunConfig(engine='ray') says so",
+            "set by RunConfig(engine='ray')",
             marks=pytest.mark.slow,
         ),
     ],
@@ -62,7 +62,7 @@ def test_a_script_says_in_one_line_where_it_runs_and_why(cluster, run_script, tm
     expected = f"1 worker on the Ray cluster at {cluster.address} ({reason.format(address=cluster.address)})"
     assert expected in first, ended.stderr
     assert f"at {cluster.address}" in ended.stdout
-    assert ended.stderr.count("asks for no token") == (not cluster.address.startswith("127.")), ended.stderr
+    assert ended.stderr.count("requires no token") == (not cluster.address.startswith("127.")), ended.stderr
 
 
 TOKEN = "3" * 64
@@ -77,7 +77,7 @@ def test_a_cluster_with_a_token_takes_those_who_have_it_and_tells_others_what_is
     address = {"RAY_ADDRESS": guarded.address, "HOME": str(tmp_path)}
     ended = run_script(SCRIPT_WITH_ROWS, str(tmp_path), env={**address, **token})
     assert "rows 435" in ended.stdout, ended.stderr
-    assert "asks for no token" not in ended.stderr
+    assert "requires no token" not in ended.stderr
     for wrong, problem in [
         ({"RAY_AUTH_MODE": ""}, "asks for a token, and RAY_AUTH_MODE is not 'token'"),
         ({"RAY_AUTH_MODE": "token"}, f"asks for a token, and {tmp_path}/.ray/auth_token has none"),

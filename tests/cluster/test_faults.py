@@ -49,7 +49,7 @@ def test_hangs_of_every_kind_are_reported_with_the_process_status_and_restarted(
     hangs = [event.failure for event in oracle.history(path, HangSuspected)]
     assert [failure.rank for failure in hangs] == [0, 1, 0]
     asleep, stopped, gil = (failure.message for failure in hangs)
-    assert "rank 0 has stood at" in asleep
+    assert "rank 0 has been stuck at" in asleep
     assert "rank 1 is stopped by a signal (SIGSTOP)" in stopped
     assert "rank 0 has been silent for" in gil
     assert "holds the GIL" in gil

@@ -88,7 +88,7 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
     for rank in range(5):
         assert f"hello from {rank}" in (result.log_dir / "attempt_1" / f"rank_{rank}.log").read_text()
     begins, *others, complete = printed.err.splitlines()
-    assert all("asks for no token" in line for line in others), "which the first run of a process may say"
+    assert all("requires no token" in line for line in others), "which the first run of a process may say"
     assert begins.startswith("paceline: run run begins: 5 workers on the Ray cluster at ")
     assert complete == "paceline: run run finished after 1 report"
 

@@ -58,8 +58,8 @@ def test_a_worker_that_restarts_where_the_store_is_lost(start, hosts, dice, stor
         run.wait_for_step(dice.randint(6, 24))
         with hosts[2].dropping("-s", store.host.address):
             hosts[2].run("kill", f"-{signal.SIGKILL.value}", run.worker_on(hosts[2]))
-            run.wait_until_said("on host3 has stood")
+            run.wait_until_said("on host3 has been stuck")
         run.finish()
         run.trial.seconds = run.seconds_without_step()
-        record_delay(run, "on host3 has stood")
+        record_delay(run, "on host3 has been stuck")
         assert "waiting for storage at" in run.said, run.said

@@ -75,10 +75,10 @@ def test_before_anything_is_reported_it_says_what_it_waits_for():
 
 def test_of_many_workers_those_in_trouble_are_shown_and_the_others_summed_up():
     live, events = two_minutes(size=64)
-    events.hangs(40, "rank 40 has stood at train.py:41 for 45 s")
+    events.hangs(40, "rank 40 has been stuck at train.py:41 for 45 s")
     lines = block(live, events, 100)
     assert len(lines) < 24
-    assert "  hang  rank 40 has stood at train.py:41 for 45 s" in lines
+    assert "  hang  rank 40 has been stuck at train.py:41 for 45 s" in lines
     assert any(line.startswith("    40  hangs    cuda:0   41 GB  30 GB of 80 GB") for line in lines)
     assert lines[-1] == "  and 56 more workers: 56 running, 8.0 GB to 64 GB each"
     events.moves(40)

@@ -68,7 +68,7 @@ def test_a_rank_asleep_is_named_with_its_line_and_who_waits_for_it(hang, tmp_pat
 
     message = hang(function, 3, callbacks=[Callback()])
     assert re.match(
-        r"rank 1 has stood at .*:\d+ in function \(time\.sleep\) for \d+ s; "
+        r"rank 1 has been stuck at .*:\d+ in function \(time\.sleep\) for \d+ s; "
         r"ranks 0 and 2 wait for it in paceline's barrier",
         message,
     )
@@ -168,7 +168,8 @@ def test_a_data_process_that_hangs_is_named_with_its_stage_and_the_users_line(ha
             train.report({"i": 1})
 
     message = hang(function, datasets={"train": make_dataset()})
-    assert re.match(rf"the data process \d+ has stood {re.escape(doing)}.* at \S*test_hangs.py:\d+ in stick", message)
+    stuck = rf"the data process \d+ has been stuck {re.escape(doing)}.* at \S*test_hangs.py:\d+ in stick"
+    assert re.match(stuck, message)
     assert re.search(r"\(time\.sleep\) for \d+ s; ranks 0 and 1 wait for it for rows of a dataset at", message)
     assert line_of(function, "iter_batches") in message
     stacks = (tmp_path / "run" / "logs" / "attempt_1" / "stacks.txt").read_text()

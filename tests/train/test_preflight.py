@@ -184,7 +184,7 @@ PLANTED = [
     (
         lambda place, _: trainer_in(place / "new", environment=RunEnvironment(files=Forgetful())),
         StorageError,
-        r"/new/run did not give back what was written to it.*\n\nhint: .*storage_path",
+        r"/new/run does not return the data written to it.*\n\nhint: .*storage_path",
     ),
     (too_few_open_files, ValueError, r"num_workers=200 needs about 4\d\d open files, .* 256\n\nhint: .*ulimit -n"),
     (a_checkpoint_that_is_not_there, StorageError, r"resume_from_checkpoint: .*/checkpoint_000003 is not a directory"),

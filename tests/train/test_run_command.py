@@ -120,7 +120,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(run, tmp_path, arg
 def test_a_hang_is_told_with_the_rank_that_stands_and_the_collective_that_waits_for_it(run):
     ended = run("-n", "2", "--hang-timeout", "10", "--hang-action", "fail", "script.py", "hang")
     assert ended.returncode == 1
-    assert f"rank 1 has stood at script.py:{line_of('sleep')} in <module> (time.sleep)" in ended.stderr
+    assert f"rank 1 has been stuck at script.py:{line_of('sleep')} in <module> (time.sleep)" in ended.stderr
     assert (
         f"rank 0 waits for it in a collective (barrier) at script.py:{line_of('barrier')} in <module>" in ended.stderr
     )

@@ -157,7 +157,7 @@ def test_documents_that_are_in_order_and_carry_pickles_run_nothing(run, tmp_path
         (directory / ".metadata.json").write_text(json.dumps({"__reduce__": ["os.system", f"touch {mark}"]}))
         commit.read_manifest(directory)
         assert commit.find_problem(directory) is None, "the document is in order"
-        with pytest.raises(ValueError, match="say allow_pickle=True if you trust"):
+        with pytest.raises(ValueError, match="pass allow_pickle=True if you trust"):
             Checkpoint(directory).to_dict()
     open_with_every_reader(run)
     assert not mark.exists()

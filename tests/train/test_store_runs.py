@@ -167,7 +167,7 @@ def test_one_more_failed_save_in_a_row_than_allowed_ends_the_run(proxied_path, s
 def test_a_hang_while_a_checkpoint_is_stored_names_the_store(proxied_path, s3_proxy):
     s3_proxy.plant("stall", method="PUT", path="checkpoint_000002/.rank_1", times=1000)
     failures = train.FailureConfig(hang_timeout_s=3, hang_action="fail")
-    sentence = rf"rank 1 has stood .* storing the checkpoint of report 2 at {proxied_path}/alpha"
+    sentence = rf"rank 1 has been stuck .* storing the checkpoint of report 2 at {proxied_path}/alpha"
     with pytest.raises(train.TrainingFailedError, match=sentence):
         _fit(proxied_path, count_up(3), failure_config=failures)
 

@@ -53,7 +53,7 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
     told.tick(131.0, 200.0)
     assert told.read() == (
         "paceline: rank 0 has waited 31 s in report 2 with a checkpoint, called at train.py:41: "
-        "rank 1 has made 1, rank 2 has made 0. Every rank must call report() equally often\n"
+        "rank 1 has made 1, rank 2 has made 0. Every rank must call report() the same number of times\n"
     )
     told = PrintedTerminal(tmp_path)
     told.play(*(reported(rank, 1, "checkpoint_000001") for rank in range(3)))
@@ -120,7 +120,7 @@ def test_lines_are_passed_on_whole_and_a_progress_bar_by_its_last_state(tmp_path
 
 
 def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
-    failure = WorkerFailure(1, "hang", "rank 1 has stood at train.py:41 for 45 s")
+    failure = WorkerFailure(1, "hang", "rank 1 has been stuck at train.py:41 for 45 s")
     stacks = tmp_path / "logs" / "attempt_1" / "stacks.txt"
     for verbosity in (0, 1):
         told = PrintedTerminal(tmp_path, verbosity)
@@ -128,8 +128,8 @@ def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
         told.hear(HangSuspected(1, failure, "restart"))
         told.hear(events.HangCleared(1, 1, 61.2))
         assert told.read().splitlines() == [
-            f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}",
-            f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}; restarting the workers",
+            f"paceline: rank 1 has been stuck at train.py:41 for 45 s; all stacks: {stacks}",
+            f"paceline: rank 1 has been stuck at train.py:41 for 45 s; all stacks: {stacks}; restarting the workers",
             "paceline: rank 1 continues after 61 s",
         ]
 

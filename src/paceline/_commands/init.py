@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         "Writes a small training script that runs on two workers in seconds, without network, and continues after a "
         "kill. Without --framework it uses PyTorch if that is installed, and else NumPy alone.",
         "paceline init --framework torch",
-        codes="0 fine, 2 bad usage, or the file is there already",
+        codes="0 fine, 2 bad usage, or the file exists",
         runs=(),
     )
     add = parser.add_argument

@@ -67,7 +67,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "time limit and at a preemption the run saves a checkpoint and ends; the same job continues it.",
         "paceline launch slurm --nodes 4 --time 2-0 --requeue --submit train.py --lr 1",
         "paceline launch slurm --gpus-per-node 8 --write train.sbatch train.py",
-        codes="0 fine, 2 bad usage, or Slurm has refused the job",
+        codes="0 fine, 2 bad usage, or Slurm rejected the job",
         runs=(),
         json="print the script, its path and the number of the job as one JSON document",
     )
@@ -83,7 +83,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add("--job-name", metavar="NAME", help="the job's name (that of the script)")
     add("--output", metavar="FILE", help="what the job prints (slurm-%%j.out)")
     add("--grace", type=positive, default=60, metavar="SECONDS",
-        help="how long before the time limit the run is told to end (60)")  # fmt: skip
+        help="seconds before the time limit at which the run is notified (60)")  # fmt: skip
     add("--requeue", action="store_true", help="put the job back into the queue when it ends for such a notice")
     add("--setup", action="append", default=[], metavar="LINE",
         help="a line of bash before anything else, such as 'source .venv/bin/activate'; may be repeated")  # fmt: skip
@@ -214,5 +214,5 @@ def _submit_script(script: str) -> str:
         )
     ended = subprocess.run([sbatch, "--parsable"], input=script, capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise OSError(f"sbatch has refused the job: {ended.stderr.strip() or f'exit code {ended.returncode}'}")
+        raise OSError(f"sbatch rejected the job: {ended.stderr.strip() or f'exit code {ended.returncode}'}")
     return ended.stdout.strip().partition(";")[0]

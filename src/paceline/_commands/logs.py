@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add, number = parser.add_argument, cli_args.parse_non_negative_int
     add("--rank", type=number, metavar="N", help="of this rank only")
-    add("--attempt", type=number, metavar="N", help="of this attempt (the last); 0: validations")
+    add("--attempt", type=number, metavar="N", help="of this attempt (default: the last); 0: of validations")
     add("-f", "--follow", action="store_true", help="follow the output until the run ends")
     add("--grep", metavar="TEXT", help="only lines that contain this text")
     add("-n", "--lines", type=number, metavar="LINES", help="the last N lines of each rank")

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         "Profiles the workers of a live run, with no change to their code: a flame graph of Python and, where they\n"
         "use torch, a trace of its operations and of the kernels of their GPUs. The files are in profiles/ of the run.",
         "paceline profile resnet --seconds 10 --rank 0",
-        codes="0 there is a profile, 1 there is none, 2 the run could not be reached",
+        codes="0 profiled, 1 no profile, 2 the run could not be reached",
     )
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long to profile (10)")
     parser.add_rank_option(" (the first 8)")

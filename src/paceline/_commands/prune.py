@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = cli_args.CommandParser(
         "prune",
-        """Shows what runs hold on storage, and removes what those that ended long ago left behind: staged and deleted
+        """Shows how much space runs take, and removes the leftovers of runs that ended long ago: staged and deleted
         files, and spools of runs in stores. With --runs it removes the runs themselves. Without --yes it only shows
         what it would do.""",
         "paceline prune --older-than 7d",

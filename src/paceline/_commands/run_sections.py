@@ -137,7 +137,7 @@ def _format_attempt(attempt: Attempt, now: float) -> Iterator[str]:
     ended = attempt.ended_at if attempt.ended_at is not None else now
     took = formatting.duration(max(0.0, ended - attempt.began_at))
     size = formatting.format_count(attempt.size, "worker")
-    text = f"{attempt.ending or 'goes on'} after {took}: {size} from {attempt.resumed_from or 'the beginning'}"
+    text = f"{attempt.ending or 'running'} after {took}: {size} from {attempt.resumed_from or 'the beginning'}"
     if attempt.last_report >= attempt.first_report > 0:
         text += f", reports {attempt.first_report} to {attempt.last_report}"
     yield cli_output.truncate_line(f"  {attempt.number}  {cli_output.escape_line(text)}", WIDTH)

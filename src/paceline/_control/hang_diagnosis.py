@@ -196,7 +196,7 @@ def _describe_culprits(activities: Sequence[RankActivity], context: HangContext)
     """One clause per activity, with all ranks that share it."""
     groups = _group_by(activities, lambda activity: (activity.doing, activity.where, activity.call))
     clauses = [_describe_group(group, context) for group in groups[:_MAX_CLAUSES]]
-    return clauses + ([f"{len(groups) - _MAX_CLAUSES} more stand elsewhere"] if len(groups) > _MAX_CLAUSES else [])
+    return clauses + ([f"{len(groups) - _MAX_CLAUSES} more are stuck elsewhere"] if len(groups) > _MAX_CLAUSES else [])
 
 
 def _describe_group(group: Sequence[RankActivity], context: HangContext) -> str:
@@ -216,14 +216,15 @@ def _describe_group(group: Sequence[RankActivity], context: HangContext) -> str:
             whose = "its host does" if len(group) == 1 else "their hosts do"
             return f"{have} been silent {span}: {whose} not answer either{last}"
         case "storage":
-            return f"{have} stood {span} waiting for storage{_format_location(activity)}"
+            return f"{have} been stuck {span} waiting for storage{_format_location(activity)}"
         case "saving":
             seq = f" of report {context.pending[0].seq}" if context.pending else ""
-            return f"{have} stood {span} storing the checkpoint{seq} at {context.storage}{_format_location(activity)}"
+            where = f"{context.storage}{_format_location(activity)}"
+            return f"{have} been stuck {span} storing the checkpoint{seq} at {where}"
         case "loader":
-            return f"{have} stood in the data loader{_format_location(activity)} {span}"
+            return f"{have} been stuck in the data loader{_format_location(activity)} {span}"
     call = f" ({activity.call})" if activity.call else ""
-    return f"{have} {'computed' if activity.is_computing else 'stood'}{_format_location(activity)}{call} {span}"
+    return f"{have} been {'computing' if activity.is_computing else 'stuck'}{_format_location(activity)}{call} {span}"
 
 
 def _describe_waiters(activities: Sequence[RankActivity], whom: str) -> list[str]:
@@ -285,7 +286,7 @@ def _describe_data(group: Sequence[DataActivity], span: str) -> str:
             return f"{who} {have} been silent {doing} {span}: code outside Python holds the GIL{kernel}"
     where = f" at {process.where}" if process.where else ""
     call = f" ({process.call})" if process.call else ""
-    return f"{who} {have} stood {doing}{where}{call} {span}"
+    return f"{who} {have} been stuck {doing}{where}{call} {span}"
 
 
 def _diagnose_slow_storage(in_report: Sequence[RankActivity], context: HangContext) -> HangDiagnosis:
@@ -306,11 +307,12 @@ def _diagnose_missing_reports(
     clauses = []
     for rank, made in list(context.behind.items())[:_MAX_CLAUSES]:
         other = by_rank.get(rank)
-        does = f" and stands {_describe_wait(other)}" if other is not None and other.doing in WAITS_FOR_OTHERS else ""
+        does = f" and waits {_describe_wait(other)}" if other is not None and other.doing in WAITS_FOR_OTHERS else ""
         clauses.append(f"rank {rank} has made {made}{does}")
     sentence = (
         f"{_subject_with_have(in_report)} waited {activity.silent_s:.0f} s in report {pending.seq} with a checkpoint "
-        f"at {activity.where or pending.where}: {', '.join(clauses)}. Every rank has to call report() equally often"
+        f"at {activity.where or pending.where}: {', '.join(clauses)}. "
+        "Every rank must call report() the same number of times"
     )
     return HangDiagnosis(activity.rank, sentence, activity.frames)
 
@@ -321,7 +323,7 @@ def _diagnose_mismatch(
     """All ranks wait: either one has left, or they wait for different things."""
     activity = min(standing, key=lambda each: (sum(other.where == each.where for other in standing), each.rank))
     by_wait = _group_by(standing, _describe_wait)
-    groups = [f"{_subject_with_have(group)} stood {_describe_wait(group[0])}" for group in by_wait]
+    groups = [f"{_subject_with_have(group)} waited {_describe_wait(group[0])}" for group in by_wait]
     if len(groups) > _MAX_CLAUSES:
         groups[_MAX_CLAUSES:] = [f"{len(groups) - _MAX_CLAUSES} more places"]
     span = f"{min(each.silent_s for each in standing):.0f} s"

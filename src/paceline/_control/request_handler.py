@@ -147,7 +147,7 @@ class RequestHandler(Extension):
             case requests.StopRequest(now=now):
                 self._stopping.append(id)
                 when = "now" if now else "at the next report"
-                self._request_inbox.answer(id, Answer(state="taken", text=f"the run is asked to stop {when}"))
+                self._request_inbox.answer(id, Answer(state="taken", text=f"the run will stop {when}"))
                 stop = self.interrupts.on_stop_request if self.interrupts is not None else self.control.request_stop
                 stop(now=now)
             case requests.StacksRequest() | requests.ProfileRequest():

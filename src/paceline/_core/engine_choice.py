@@ -50,7 +50,7 @@ def remember_init(engine: str | None, address: str | None, connect: Callable[[st
         raise ValueError(f"address must be None with engine='local', got {address!r}")
     if engine is None and address is not None:
         engine = "ray"
-    before, _init = _init, EngineChoice(engine or "", "paceline.init() says so", address)
+    before, _init = _init, EngineChoice(engine or "", "set by paceline.init()", address)
     try:
         if choose_engine().engine == "ray":
             connect(choose_engine().address)
@@ -88,7 +88,7 @@ def choose_engine(engine: str | None = None) -> EngineChoice:
     environment = settings.load()
     address = _init.address
     if engine is not None:
-        return EngineChoice(engine, f"RunConfig(engine={engine!r}) says so", address)
+        return EngineChoice(engine, f"set by RunConfig(engine={engine!r})", address)
     if _init.engine:
         return _init
     if environment.engine is not None:

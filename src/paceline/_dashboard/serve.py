@@ -52,7 +52,7 @@ def serve(
     if not is_loopback(host.strip("[]")):
         machine = (socket.gethostname(), socket.getfqdn())
         print(
-            f"warning: {host} can be reached from other machines, without encryption: whoever sees the "
+            f"warning: {host} can be reached from other machines, without encryption: anybody who sees the "
             "token can see all runs" + (" and stop them" if control else "") + "\n\n"
             "hint: omit --host, and use `ssh -L` from other machines; see docs/watching/dashboard.md",
             file=sys.stderr,

@@ -321,7 +321,7 @@ class Lease:
         reason = (
             f"was taken over by {_describe_holder(observation.holder)}"
             if observation is not None
-            else "has lost its lease: somebody removed it"
+            else "has lost its lease: the lease was removed"
         )
         self._lost_reason = (
             f"run {self._lease_store.run!r} {reason}\n\n"

@@ -260,7 +260,7 @@ class _LeafRestorer:
         if not self._allow_pickle:
             raise ValueError(
                 "it is a pickle, which can run any code when it is loaded\n\n"
-                "hint: say allow_pickle=True if you trust whoever wrote this checkpoint"
+                "hint: pass allow_pickle=True if you trust the author of this checkpoint"
             )
         import pickle
 

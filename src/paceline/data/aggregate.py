@@ -389,7 +389,7 @@ class Quantile(_ValueListAggregate):
 class Unique(_ValueListAggregate):
     """The distinct values, in no particular order.
 
-    `encode_lists` says what a list in the column is: by default, or with False, a value; with True or
+    `encode_lists` says how to count a list in the column: by default, or with False, a value; with True or
     `ListEncodingMode.FLATTEN` several values; with `ListEncodingMode.HASH` its hash, a number, is the value.
     """
 

@@ -197,7 +197,7 @@ class ExecutionResources(_DatasetSettings):
         return all(self._amount(name) >= 0 for name in _RESOURCE_KEYS)
 
     def satisfies_limit(self, limit: ExecutionResources, *, ignore_object_store_memory: bool = False) -> bool:
-        """Whether no amount exceeds that of `limit`."""
+        """Whether no amount exceeds the one of `limit`."""
         limits = {name: getattr(limit, name) for name in _RESOURCE_KEYS}
         if ignore_object_store_memory:
             del limits["object_store_memory"]
@@ -290,7 +290,7 @@ class DataContext(_DatasetSettings):
     @classmethod
     @contextmanager
     def current(cls, context: DataContext) -> Iterator[DataContext]:
-        """Make a context that of this process, within a `with` block."""
+        """Make a context the current one of this process, within a `with` block."""
         check_instance("context", context, DataContext, "a paceline.data.DataContext")
         before, cls._current = cls._current, context
         try:

@@ -302,7 +302,7 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         requires. All rows with the same key must fit in memory; everything else is spilled to disk if necessary.
 
         Wrong columns raise now if the readers know the columns, and otherwise when rows are read. `validate_schemas`
-        reads rows to find them out now. The other two arguments have no effect.
+        reads rows to find wrong columns now. The other two arguments have no effect.
         """
         _check_datasets("join", [ds])
         warn_unused(
@@ -344,7 +344,7 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     ) -> Dataset:
         """Redistribute the rows into `num_blocks` units, or into units of `target_num_rows_per_block` rows.
 
-        With `keys`, rows with equal keys come to the same unit, by a hash of the keys; `sort` sorts each unit by them.
+        With `keys`, rows with equal keys go to the same unit, by a hash of the keys; `sort` sorts each unit by them.
         Units always have exactly the number of rows, so `strict` has no effect.
         """
         names = () if keys is None else _check_names("repartition", keys)
@@ -541,7 +541,7 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         self._name = name
 
     def get_dataset_id(self) -> str:
-        """Return a unique text for this dataset, which starts with its name. A copy has one of its own."""
+        """Return a unique ID of this dataset, which starts with its name. A copy has its own ID."""
         self._id = self._id or uuid.uuid4().hex
         return f"{self._name or 'dataset'}_{self._id}"
 

@@ -120,7 +120,7 @@ def from_dask(df: Any) -> Dataset:
 
 
 def from_modin(df: Any) -> Dataset:
-    """Create a dataset from a Modin DataFrame, which is first turned into one of pandas, in memory.
+    """Create a dataset from a Modin DataFrame, which is first converted to pandas, in memory.
 
     Modin cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `_to_pandas()`.
     """

@@ -191,8 +191,8 @@ class Preprocessor:
     def from_dict(data: dict[str, Any], *, allowed_functions: Iterable[Callable[..., Any]] = ()) -> Preprocessor:
         """Recreate the preprocessor that `to_dict` was called on.
 
-        Stored data may name our preprocessors only, and the functions and classes in `allowed_functions`: whoever wrote
-        it could make you run anything else.
+        Stored data may only name our preprocessors, and functions and classes in `allowed_functions`: otherwise, its
+        author could make you run any code.
         """
         return Preprocessor._from_stored(data, name_functions(allowed_functions))
 

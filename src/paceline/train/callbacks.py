@@ -119,7 +119,7 @@ class LoggerCallback:
         """Called before the first report."""
 
     def log_report(self, report: LoggedReport) -> None:
-        """Called for each report; if metrics are reduced, once all ranks have made it."""
+        """Called for each report; if metrics are reduced, once all ranks have reported."""
 
     def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         """Called once per committed checkpoint, by the driver that committed it and by no later driver."""

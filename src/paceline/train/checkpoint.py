@@ -65,14 +65,14 @@ class Checkpoint(PortableCheckpointMixin):
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Self:
-        """Make a checkpoint of a directory on this machine."""
+        """Create a checkpoint from a directory on this machine."""
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"path must be a path, got {path!r}")
         return cls(Path(path).absolute())
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], *, allow_pickle: bool = False) -> Self:
-        """Make a checkpoint of a state of tensors, arrays, numbers, strings, lists and dicts.
+        """Create a checkpoint from a state of tensors, arrays, numbers, strings, lists and dicts.
 
         With `CheckpointUploadMode.ASYNC`, `report` copies the state at once and writes it in the background. Any other
         type raises an error that names its path in the state, unless `allow_pickle`.
@@ -88,7 +88,7 @@ class Checkpoint(PortableCheckpointMixin):
 
     @classmethod
     def from_checkpoint(cls, other: Checkpoint) -> Self:
-        """Make a checkpoint of this class from another one: of the same files, or the same state in memory."""
+        """Create a checkpoint of this class from another one, with the same files or the same state in memory."""
         if not isinstance(other, Checkpoint):
             raise TypeError(f"other must be a paceline.train.Checkpoint, got {other!r:.200}")
         if other._path is not None:
@@ -124,7 +124,7 @@ class Checkpoint(PortableCheckpointMixin):
             return state
 
     def holds_dict(self) -> bool:
-        """Whether `to_dict` can read it, that is, `from_dict` made it."""
+        """Whether `to_dict` can read it, that is, `from_dict` created it."""
         if self.state is not None:
             return True
         with self.as_directory(verify=False) as directory:
@@ -242,7 +242,7 @@ class Checkpoint(PortableCheckpointMixin):
     def get_preprocessor(self, *, allowed_functions: Iterable[Callable[..., Any]] = ()) -> Preprocessor | None:
         """Return the preprocessor that was stored with the checkpoint; None if there is none.
 
-        Functions and classes of yours are stored by name, and only loaded if they are in `allowed_functions`.
+        Your own functions and classes are stored by name, and loaded only if they are in `allowed_functions`.
         """
         stored = self.get_metadata().get(_PREPROCESSOR)
         if stored is None:

@@ -15,7 +15,7 @@ __all__ = ["barrier", "broadcast_from_rank_zero", "gather"]
 
 
 def barrier() -> None:
-    """Wait until every rank has called this equally often."""
+    """Wait until every rank has called this the same number of times."""
     _require_context("barrier").join(b"", "barrier")
 
 

@@ -368,7 +368,7 @@ class RunConfig:
 
     A run is the directory `storage_path/name`, on this machine or in a store: `s3://bucket/runs`, `gs://...`,
     `az://...`, or a path on `storage_filesystem`, a filesystem of `pyarrow.fs` or fsspec. Running a script again with
-    the same two values resumes that run; without a name, each run gets a new one. Nothing is touched before `fit()`.
+    the same two values resumes that run; without a name, each run gets a new one. Nothing is written before `fit()`.
 
     `stop` ends the run at the first report that reaches it: a dict of metrics and their limits, where
     `training_iteration` is the number of the report, a function of an id and the metrics, or a `Stopper`. `fit()` then
@@ -438,7 +438,7 @@ class RunConfig:
 
     @property
     def verbosity(self) -> int | None:
-        """How much to print, as in `Settings.verbosity`; None: what the setting says."""
+        """How much to print, as in `Settings.verbosity`; None means the setting."""
         if self.verbose is not None:
             return min(int(self.verbose), 2)
         level = self.logging_config.log_level if self.logging_config is not None else "INFO"
@@ -451,7 +451,7 @@ class RunConfig:
 
     @property
     def storage_context(self) -> StorageContext:
-        """Where the run is stored, as `TrainContext.get_storage()` says it in a worker."""
+        """Where the run is stored, as `TrainContext.get_storage()` returns it in a worker."""
         from paceline.train.session import StorageContext
 
         return StorageContext(*self.location.open_run_store_for_reading().locate_run())

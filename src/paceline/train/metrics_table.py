@@ -76,7 +76,7 @@ class MetricsTable:
             )
 
     def to_dataframe(self) -> Any:
-        """Make a pandas DataFrame; None without rows."""
+        """Return a pandas DataFrame; None without rows."""
         self._close_rows()
         if not self._blocks:
             return None

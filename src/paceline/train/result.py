@@ -173,7 +173,7 @@ def build_result(store: RunStore, run: Run, history: Iterable[Event], reported: 
 
 
 def find_status(run: Run) -> str:
-    """Return how the run ended, as `Result.status` says it."""
+    """Return how the run ended, as `Result.status` shows it."""
     if not isinstance(run.phase, Finished):
         return "unfinished"
     if run.phase.ending == "complete" and run.pending_validations and (run.preempted or run.stop_requested):
@@ -200,7 +200,7 @@ def _find_last_report(history: list[Event], run: Run) -> RunReport | None:
 
 
 def to_dataframe(rows: list[dict[str, Any]]) -> Any:
-    """Make a DataFrame of flattened rows; None without rows."""
+    """Return a DataFrame of flattened rows; None without rows."""
     if not rows:
         return None
     pandas = import_extra("pandas", "a data frame of metrics")

@@ -166,7 +166,7 @@ class TrainContext:
 
 
 def get_experiment_id(begin: WorkerInit) -> str:
-    """Return an ID of the run, made from where it is stored."""
+    """Return an ID of the run, derived from its storage location."""
     return hashlib.sha256(f"{begin.store or ''} {begin.run_path}".encode()).hexdigest()[:32]
 
 
@@ -200,9 +200,9 @@ def report(
     """Record metrics and, optionally, a checkpoint. `report(loss=0.1)` is `report({"loss": 0.1})`.
 
     A report of metrics alone never waits. A checkpoint consists of the files that all ranks pass in their report of the
-    same number, so every rank must call `report` equally often, with or without files. It is stored with the metrics of
-    rank 0. `validation` requests validation of the checkpoint during training, as configured by the trainer's
-    `validation_config`.
+    same number, so every rank must call `report` the same number of times, with or without files. It is stored with
+    the metrics of rank 0. `validation` requests validation of the checkpoint during training, as configured by the
+    trainer's `validation_config`.
 
     If the run must stop at this report (Ctrl-C or preemption) and no checkpoint was passed, `checkpoint_on_stop` is
     called on all ranks, so that no step is lost.
@@ -280,7 +280,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
 
 
 def get_preemption_info() -> PreemptionInfo | None:
-    """Return what is known about an upcoming preemption; None as long as there is no notice.
+    """Return information about an upcoming preemption; None as long as there is no notice.
 
     All ranks see it from the same call on, and there is a `report` after it: pass a checkpoint to that report.
     """
@@ -318,7 +318,7 @@ def num_reports() -> int:
 
 
 def staging_directory() -> Path:
-    """Return an empty directory on the run's storage. A checkpoint made from it is moved into place, not copied."""
+    """Return an empty directory on the run's storage. A checkpoint created from it is moved into place, not copied."""
     return _require_context("staging_directory").uploader.staging_directory()
 
 

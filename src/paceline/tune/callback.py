@@ -37,14 +37,14 @@ class Callback(UserCallback):
         """A trial has started or resumed."""
 
     def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """The trial that just started does so from a checkpoint: its own, or that of the trial it was cloned from."""
+        """The trial that just started resumes from a checkpoint: its own, or that of the trial it was cloned from."""
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """A trial has reported. Searcher and scheduler have already seen the report.
 
-        `result["should_checkpoint"] = True` makes a checkpoint of a `Trainable`, which waits for this method.
+        `result["should_checkpoint"] = True` saves a checkpoint of a `Trainable`, which waits for this method.
         """
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

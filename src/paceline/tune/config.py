@@ -30,9 +30,9 @@ class Verbosity(IntEnum):
 @config_class
 @dataclass(frozen=True, repr=False)
 class CheckpointConfig(train_config.CheckpointConfig):
-    """Which checkpoints of a trial are kept and, for subclasses of `tune.Trainable`, when they are made.
+    """Which checkpoints of a trial are kept and, for subclasses of `tune.Trainable`, when they are saved.
 
-    `checkpoint_frequency=5` makes one after every fifth step; 0 makes none automatically. `checkpoint_at_end` makes one
+    `checkpoint_frequency=5` saves one after every fifth step; 0 saves none automatically. `checkpoint_at_end` saves one
     of the last step. Functions and trainers report their checkpoints themselves.
     """
 

@@ -48,7 +48,7 @@ class Experiment:
 
     @classmethod
     def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:
-        """Make one from a dict such as `{"run": train, "config": {...}, "num_samples": 10}`."""
+        """Create one from a dict such as `{"run": train, "config": {...}, "num_samples": 10}`."""
         if "run" not in spec:
             raise TuneError(f"the spec of experiment {name!r} has no 'run': a function, a class or a registered name")
         known = [field.name for field in fields(cls) if field.name != "name"]
@@ -65,7 +65,7 @@ class Experiment:
 
     @property
     def run_identifier(self) -> str:
-        """The name of what is run."""
+        """The name of the trainable."""
         run = getattr(self.run, "trainable", self.run)
         return run if isinstance(run, str) else str(getattr(run, "__name__", type(run).__name__))
 

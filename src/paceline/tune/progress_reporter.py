@@ -54,7 +54,7 @@ class ProgressReporter:
         """Called once, when the search starts. `total_samples` is the number of trials, None if it is not known."""
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """Whether to report now. Asked after each event and several times a second; `done`: the search has ended."""
+        """Whether to report now. Called after each event and several times a second; `done`: the search has ended."""
         raise NotImplementedError
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
@@ -250,7 +250,7 @@ class CLIReporter(_TableReporter):
 
 
 class JupyterNotebookReporter(_TableReporter):
-    """As `CLIReporter`, in the output of a notebook's cell; with `overwrite`, each table replaces the one before."""
+    """Like `CLIReporter`, in the output of a notebook cell; with `overwrite`, each table replaces the previous one."""
 
     def __init__(self, overwrite: bool = True, **options: Any) -> None:
         super().__init__(**options)

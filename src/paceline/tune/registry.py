@@ -33,7 +33,7 @@ _inputs: dict[str, Callable[..., Any]] = {}
 def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
     """Make a function, a `Trainable` class or a trainer usable by name in `Tuner` and `tune.run`.
 
-    A name may be registered again; with `warn`, other code under a known name is reported.
+    A name may be registered again; with `warn`, different code under a known name is reported.
     """
     _check_name(name)
     if warn and _trainables.get(name, trainable) is not trainable:
@@ -42,7 +42,7 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:
 
 
 def get_trainable_cls(trainable_name: str) -> Any:
-    """Return what was registered: a class, but also a function or trainer, which need no class here."""
+    """Return the registered class, function or trainer; the latter two need no class here."""
     if trainable_name not in _trainables:
         nearest = find_nearest(trainable_name, _trainables)
         known = join_first(sorted(_trainables), 10) or "none"
@@ -65,7 +65,7 @@ def is_function_trainable(trainable: Any) -> bool:
 
 
 def register_env(name: str, env_creator: Callable[..., Any]) -> None:
-    """Register a function that makes an environment from a config. A trial's code gets it with `get_env_creator`."""
+    """Register a function that creates an environment from a config. A trial's code gets it with `get_env_creator`."""
     _check_name(name)
     _environments[name] = check_callable("env_creator", env_creator)
 
@@ -78,7 +78,7 @@ def get_env_creator(name: str) -> Callable[..., Any]:
 
 
 def register_input(name: str, input_creator: Callable[..., Any]) -> None:
-    """Register a function that makes an input reader."""
+    """Register a function that creates an input reader."""
     _check_name(name)
     _inputs[name] = check_callable("input_creator", input_creator)
 

@@ -39,7 +39,7 @@ class TuneContext(TrainContext):
         return matched[1]
 
     def get_trial_name(self) -> str:
-        """The name from `TuneConfig(trial_name_creator)`, else such as `train_fn_a1b2c_00012`.
+        """The name from `TuneConfig(trial_name_creator)`, else one such as `train_fn_a1b2c_00012`.
 
         That is `train_fn_a1b2c_00012-1` if it continues from another trial.
         """
@@ -68,7 +68,7 @@ def get_context() -> TuneContext:
 
 
 def num_reports() -> int:
-    """How many reports this trial's run has made, including those before its last checkpoint."""
+    """The number of reports of this trial's run, including those before its last checkpoint."""
     return require_trial_context("num_reports").num_reports
 
 

@@ -52,13 +52,13 @@ AT = r"at \S+:\d+ in "
         (
             skip_a_collective,
             [
-                rf"^rank 1 has stood {AT}skip_a_collective \(time\.sleep\) for \d+ s; rank 0 waits for it in a coll",
+                rf"^rank 1 has been stuck {AT}skip_a_collective \(time\.sleep\) for \d+ s; rank 0 waits for it in a c",
                 r"in a collective \(all_reduce\) at",
             ],
         ),
         pytest.param(
             bring_no_gradients,
-            ["rank 1 has stood at", r"rank 0 waits for it in a collective \(backward\) at"],
+            ["rank 1 has been stuck at", r"rank 0 waits for it in a collective \(backward\) at"],
             marks=pytest.mark.slow,
         ),
     ],
@@ -77,4 +77,4 @@ def test_a_rank_that_waits_for_its_gpu_without_end_is_told_with_its_line(hang):
         torch.cuda.synchronize()
 
     told = hang(function, 1, gpus_per_worker=1)
-    assert re.match(r"rank 0 has stood for a GPU \(torch\.cuda\.synchronize\) at \S+:\d+ in function for \d+ s", told)
+    assert re.match(r"rank 0 has waited for a GPU \(torch\.cuda\.synchronize\) at \S+:\d+ in function for \d+ s", told)

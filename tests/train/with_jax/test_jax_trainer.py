@@ -214,7 +214,7 @@ def one_sleeps():
 def test_of_workers_that_wait_for_each_other_the_one_that_does_not_compute_is_told(tmp_path):
     with pytest.raises(TrainingFailedError) as caught:
         fit(tmp_path, one_sleeps, failure_config=FailureConfig(hang_timeout_s=1.0, hang_action="fail"))
-    told = r"rank 1 has stood at \S+ in one_sleeps \(time\.sleep\) for \d+ s; rank 0 waits for it in a collective"
+    told = r"rank 1 has been stuck at \S+ in one_sleeps \(time\.sleep\) for \d+ s; rank 0 waits for it in a collective"
     assert re.search(told, str(caught.value))
 
 

@@ -50,7 +50,7 @@ def test_a_search_killed_at_random_moments_ends_as_one_that_nothing_happened_to(
     tmp_path, kind, seed, undisturbed, processes_in, fault_table
 ):
     """50 kills of each kind: ten of each of five searches."""
-    with fault_table.trying(f"driver of a search killed ({kind})") as trial:
+    with fault_table.trying(f"search driver killed ({kind})") as trial:
         # A continued driver has fewer lines left to write before it is killed.
         dice, most = random.Random(f"{kind} {seed}"), 2 * undisturbed(kind)[1] // (NUM_KILLS + 2)
         moments = [dice.randint(1, max(2, most)) for _ in range(NUM_KILLS)]

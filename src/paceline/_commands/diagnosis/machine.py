@@ -49,10 +49,14 @@ def _check_gpus() -> Iterator[DiagnosisLine]:
     if present and not gpus:
         yield _line("GPUs", "warn", f"CUDA_VISIBLE_DEVICES hides all {present}", "unset CUDA_VISIBLE_DEVICES")
         return
+    described, problem = _query_driver()
+    if not gpus and problem:
+        hint = "if this machine has GPUs: load their driver (`modprobe nvidia`, or reboot after an update)"
+        yield _line("GPUs", "warn", f"none available to workers; nvidia-smi: {problem}", hint)
+        return
     if not gpus:
         yield _line("GPUs", "ok", "none available to workers")
         return
-    described, problem = _query_driver()
     text = f"{len(gpus)}{f' ({described})' if described else ''}; available to workers: {', '.join(gpus)}"
     if problem:
         hint = "the loaded driver and its libraries may be of different versions, as after an update: reboot"
@@ -102,6 +106,9 @@ def _check_cores() -> DiagnosisLine:
     if threads and threads.isdigit() and int(threads) > usable:
         hint = "unset it, so that each worker gets its share of the cores"
         return _line("cores", "warn", f"{text}; OMP_NUM_THREADS={threads} is more than that", hint)
+    if usable == 1 < board:
+        hint = "raise the limit on this process: taskset, `docker run --cpus`, Slurm's --cpus-per-task"
+        return _line("cores", "warn", f"{text}; all workers share it", hint)
     return _line("cores", "ok", text)
 
 
@@ -131,12 +138,15 @@ def _check_shared_memory() -> DiagnosisLine:
 
 
 def _check_open_files() -> DiagnosisLine:
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return _line("open files", "ok", "unlimited")
     text = f"{allowed} for each process"
     if allowed < FEW_FILES:
-        return _line("open files", "warn", text, f"ulimit -n {most if 0 <= most < 4096 else 4096}")
+        hint = "ulimit -n 4096"
+        if 0 <= maximum < 4096:  # Only root raises the hard limit.
+            hint = "as root, raise it in /etc/security/limits.conf, or `docker run --ulimit nofile=4096`"
+        return _line("open files", "warn", text, hint)
     return _line("open files", "ok", text)
 
 

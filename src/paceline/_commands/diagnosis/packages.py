@@ -85,7 +85,7 @@ def _check_optional() -> Iterator[DiagnosisLine]:
         if version is None:
             missing.setdefault(extra, []).append(name)
         elif name in least and _parse_version(version) < _parse_version(least[name]):
-            hint = f'pip install -U "paceline[{extra}]"'
+            hint = f'pip install "paceline[{extra}]"'
             yield _line(name, "warn", f"{version} is older than {least[name]}, for {purpose}", hint)
         else:
             yield _line(name, "ok", f"{version}, for {purpose}")

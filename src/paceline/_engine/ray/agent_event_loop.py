@@ -263,19 +263,20 @@ class AgentEventLoop:
                     self._on_agent_lost, agent, TimeoutError(f"its workers did not end within {_STOP_TIMEOUT_S:g} s")
                 )
 
-    def _abandon_attempt(self, attempt: _AgentAttempt) -> asyncio.Task[None]:
+    def _abandon_attempt(self, attempt: _AgentAttempt, *, keep_agents: bool = False) -> asyncio.Task[None]:
         """End an attempt and release its agents and bundles, once. The next attempt gets new ones."""
         if attempt.end_task is None:
-            attempt.end_task = self._create_task(self._release_attempt, attempt)
+            release = partial(self._release_attempt, keep_agents=keep_agents)
+            attempt.end_task = self._create_task(release, attempt)
         return attempt.end_task
 
-    async def _release_attempt(self, attempt: _AgentAttempt) -> None:
+    async def _release_attempt(self, attempt: _AgentAttempt, *, keep_agents: bool = False) -> None:
         assert attempt.start_task is not None
         if attempt.is_placing:
             attempt.is_placing = False
             attempt.start_task.cancel()
         await asyncio.wait([attempt.start_task])
-        await self.agent_pool.release_all()
+        await self.agent_pool.release_all(keep_agents=keep_agents)
         self._finish_attempt(attempt)
 
     def _finish_attempt(self, attempt: _AgentAttempt) -> None:
@@ -287,7 +288,7 @@ class AgentEventLoop:
     async def _shut_down(self) -> None:
         if self._attempt is not None:
             self._attempt.is_over = True
-            await asyncio.wait([self._abandon_attempt(self._attempt)])
+            await asyncio.wait([self._abandon_attempt(self._attempt, keep_agents=True)])
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()

@@ -1,14 +1,15 @@
 """The bundles of a run on the cluster, one per worker, and an agent on each of their nodes, kept between attempts.
 
-An agent holds the resources of one bundle; the placement group keeps the other bundles of its node for the workers that
-the agent starts. When a node is lost, Ray reschedules its bundles as soon as there is capacity, on nodes that may have
-an agent already. A group of fewer workers uses the bundles that are left. If these do not suffice, or a node is
-draining, the group is placed anew. Nodes that the driver cannot reach are avoided until it can.
+The placement group reserves resources for the workers; an agent requests none, so it can outlive the group, and the run
+itself (see `idle_agents`). When a node is lost, Ray reschedules its bundles as soon as there is capacity, on nodes that
+may have an agent already. A group of fewer workers uses the bundles that are left. If these do not suffice, or a node
+is draining, the group is placed anew. Nodes that the driver cannot reach are avoided until it can.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 
 from paceline._engine.ray.agent_links import NOTICE_AFTER_S, AgentSilentError, LinkState, can_connect
 from paceline._engine.ray.cluster_capacity import describe_wait
+from paceline._engine.ray.idle_agents import AgentKey, IdleAgent, idle_agents
 from paceline._engine.ray.node_agent import ActorPlacement, NodeAgent
 from paceline._engine.ray.node_preparer import NodePreparer
 from paceline._engine.ray.nodes import ClusterSurvey, NodeStatus, read_cluster, summarize_error, survey_cluster
@@ -46,7 +48,9 @@ class AgentSlot:
 
     actor: Any
     bundle: int
-    """It holds the resources of this one."""
+    """One of those on its node."""
+    idle_token: str = ""
+    """What it expects from the run that takes it over; empty if it is new."""
     placement: ActorPlacement = UNPLACED
     workers: dict[int, WorkerSlot] = field(default_factory=dict)
     """Of the last attempt, by rank."""
@@ -137,6 +141,7 @@ class AgentPool:
         """By node."""
         self._devices: dict[int, tuple[str, tuple[str, ...]]] = {}
         """The GPUs of bundles, and the node that these are on."""
+        self._job_id = str(ray.get_runtime_context().get_job_id())
         self._unreachable: dict[str, NodeStatus] = {}
         """Nodes that this process cannot connect to, though the cluster's head can."""
         self._avoided: frozenset[str] = frozenset()
@@ -147,7 +152,7 @@ class AgentPool:
         wait = _PlacementWait(size)
         while True:
             if self._group is None or self._total < size:
-                await self.release_all()
+                await self._release_group()
                 self._create_placement_group(size)
             survey, placed = await asyncio.to_thread(
                 lambda: (survey_cluster(self._ray, self.list_unreachable()), self._bundle_nodes(self._group))
@@ -158,7 +163,7 @@ class AgentPool:
             bundles = choose_bundles(size, placed, self._agents, survey)
             # A group that still waits may also use the nodes that can be reached again.
             if bundles == "anew" or (bundles == "wait" and not self._avoided <= survey.unreachable):
-                await self.release_all()
+                await self._release_group()
             elif bundles == "wait":
                 await self._wait_for_bundles(wait)
             elif await self._staff_nodes(bundles, preload, listen):
@@ -205,12 +210,19 @@ class AgentPool:
         staffed = {node for node, agent in list(self._agents.items()) if agent.placement.node_id and not agent.is_lost}
         return [node for node in self._placed.values() if node in staffed]
 
-    async def release_all(self) -> None:
+    async def release_all(self, *, keep_agents: bool = False) -> None:
+        """Release the bundles and the agents; `keep_agents`: those without workers may serve the next run."""
+        agents, self._agents = self._agents, {}
+        kept = await self._park(agents) if keep_agents else []
+        await self._release([agent for agent in agents.values() if agent not in kept])
+        await self._release_group()
+
+    async def _release_group(self) -> None:
+        """Release the bundles; agents stay."""
         group, self._group, self._total = self._group, None, 0
-        agents, self._agents = list(self._agents.values()), {}
         self._placed, self._devices = {}, {}
         if group is not None:
-            await self._release(agents, group)
+            await self._call_cluster(lambda: self._ray.util.remove_placement_group(group), "bundles", _CLOSE_TIMEOUT_S)
 
     async def _release_lost(self, survey: ClusterSurvey) -> None:
         """Release agents that are lost, or whose node is gone or draining."""
@@ -219,27 +231,70 @@ class AgentPool:
             del self._agents[node]
         await self._release([*released.values()])
 
-    async def _release(self, agents: Sequence[AgentSlot], group: Any = None) -> None:
+    async def _release(self, agents: Sequence[AgentSlot]) -> None:
         for agent in agents:
             agent.is_lost = agent.is_stopped = True
+        if self._ray.is_initialized():  # Otherwise they went with the connection.
+            await self._kill_actors([agent.actor for agent in agents])
+            await self._wait_for_streams(agents)
 
-        def release_on_cluster() -> None:
-            for agent in agents:
-                self._ray.kill(agent.actor)
-            if group is not None:
-                self._ray.util.remove_placement_group(group)
+    async def _kill_actors(self, actors: Sequence[Any]) -> None:
+        def kill_all() -> None:
+            for actor in actors:
+                self._ray.kill(actor)
 
-        if (not agents and group is None) or not self._ray.is_initialized():
-            return  # Nothing is left to release, or it went with the connection.
-        timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(agents)
+        if actors:
+            await self._call_cluster(kill_all, "agents", _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(actors))
+
+    async def _park(self, agents: Mapping[str, AgentSlot]) -> list[AgentSlot]:
+        """Keep agents for the next run of this process, and return them."""
+        candidates = [
+            (node, agent)
+            for node, agent in agents.items()
+            if agent.is_stopped and not agent.is_lost and agent.stream_task is not None
+        ]
+        if not candidates or not self._ray.is_initialized():
+            return []
+        for _, agent in candidates:
+            agent.is_lost = True  # Nothing more of it concerns this run.
+        tokens = [secrets.token_hex(16) for _ in candidates]
+        calls = (
+            agent.actor.park.remote(self.token, token) for (_, agent), token in zip(candidates, tokens, strict=True)
+        )
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+        except TimeoutError:
+            return []
+        parked, excess = [], []
+        for (node, agent), token, answer in zip(candidates, tokens, answers, strict=True):
+            if answer is None:
+                excess += idle_agents.add(IdleAgent(self._make_key(node), agent.actor, token))
+                parked.append(agent)
+        await self._kill_actors([agent.actor for agent in excess])
+        await self._wait_for_streams(parked)
+        return parked
+
+    def _make_key(self, node_id: str) -> AgentKey:
+        return AgentKey(
+            self._job_id, node_id, self._node_preparer.encoded_config, repr(self._node_preparer.actor_options)
+        )
+
+    async def _call_cluster(self, call: Callable[[], None], what: str, timeout_s: float) -> None:
+        if not self._ray.is_initialized():
+            return  # Nothing is left to release: it went with the connection.
         try:
             # Not wait_for, which may lose a cancellation before Python 3.12.
             async with asyncio.timeout(timeout_s):
-                await asyncio.to_thread(release_on_cluster)
+                await asyncio.to_thread(call)
         except Exception as problem:  # noqa: BLE001 - reported only: nothing of the run depends on it
-            self._notify_user(f"cannot end agents of the run: {summarize_error(problem)}")
+            self._notify_user(f"cannot release {what} of the run: {summarize_error(problem)}")
+
+    @staticmethod
+    async def _wait_for_streams(agents: Sequence[AgentSlot]) -> None:
         stream_tasks = [agent.stream_task for agent in agents if agent.stream_task is not None]
         if stream_tasks:
+            timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(agents)
             await asyncio.wait(stream_tasks, timeout=timeout_s)
 
     def _create_placement_group(self, size: int) -> None:
@@ -280,11 +335,11 @@ class AgentPool:
         """
         placed = self._placed
         first = {node: bundle for bundle in reversed(bundles) if (node := placed[bundle]) not in self._agents}
-        new = {node: self._create_agent(bundle, preload) for node, bundle in first.items()}
+        new = {node: self._take_agent(node, bundle, preload) for node, bundle in first.items()}
         self._agents |= new  # Recorded now, so that they are released whatever happens.
         unknown = [bundle for bundle in bundles if not self._has_known_devices(bundle)]
         placements, devices = await asyncio.gather(
-            _gather_answers([self._query_new_agent(agent, node) for node, agent in new.items()]),
+            _gather_answers([self._query_new_agent(agent, node, preload) for node, agent in new.items()]),
             _gather_answers([self._query_devices(bundle) for bundle in unknown]),
         )
         problems: list[tuple[int, BaseException]] = []
@@ -293,7 +348,6 @@ class AgentPool:
                 problems.append((agent.bundle, placement))
             elif placement.node_id == placed[agent.bundle]:
                 agent.placement = placement
-                self._devices[agent.bundle] = placement.node_id, placement.gpus
             agent.is_lost = agent.placement is UNPLACED
         for bundle, answer in zip(unknown, devices, strict=True):
             if isinstance(answer, BaseException):
@@ -310,16 +364,13 @@ class AgentPool:
         for agent in started:
             agent.stream_task = listen(agent)
         lost = [bundle for bundle in bundles if self._agents[placed[bundle]].is_lost]
-        return not lost and all(self._has_known_devices(bundle, asked=True) for bundle in bundles)
+        return not lost and all(map(self._has_known_devices, bundles))
 
-    def _has_known_devices(self, bundle: int, *, asked: bool = False) -> bool:
-        """Whether the GPUs of a bundle are known, or its agent will say; `asked`: agents have said."""
+    def _has_known_devices(self, bundle: int) -> bool:
+        """Whether the GPUs of a bundle are known."""
         if not self.placement_spec.bundle.get("GPU"):
             return True
-        node = self._placed[bundle]
-        if not asked and self._agents[node].bundle == bundle:
-            return True
-        return bundle in self._devices and self._devices[bundle][0] == node
+        return bundle in self._devices and self._devices[bundle][0] == self._placed[bundle]
 
     def _make_worker_slot(self, bundle: int) -> WorkerSlot:
         agent = self._agents[self._placed[bundle]]
@@ -336,9 +387,9 @@ class AgentPool:
             return await self._node_preparer.explain_failure(problem, self._group, bundle)
         return problem
 
-    async def _query_new_agent(self, agent: AgentSlot, node_id: str) -> ActorPlacement:
+    async def _query_new_agent(self, agent: AgentSlot, node_id: str, preload: tuple[str, ...]) -> ActorPlacement:
         """Return where a new agent is; raise if it does not answer and its node cannot be reached from here."""
-        query = asyncio.ensure_future(self.query_placement(agent))
+        query = asyncio.ensure_future(self._adopt_or_create(agent, node_id, preload))
         try:
             while not (await asyncio.wait([query], timeout=NOTICE_AFTER_S))[0]:
                 if not await self.check_reachable(node_id):
@@ -346,6 +397,16 @@ class AgentPool:
             return query.result()
         finally:
             query.cancel()
+
+    async def _adopt_or_create(self, agent: AgentSlot, node_id: str, preload: tuple[str, ...]) -> ActorPlacement:
+        if agent.idle_token:
+            try:
+                async with asyncio.timeout(NOTICE_AFTER_S):
+                    await agent.actor.adopt.remote(agent.idle_token, self.token)
+            except (self._ray.exceptions.RayError, TimeoutError):  # It has ended, or is unresponsive.
+                await self._kill_actors([agent.actor])
+                agent.actor = self._create_actor(node_id, preload)
+        return await self.query_placement(agent)
 
     async def query_placement(self, agent: AgentSlot) -> ActorPlacement:
         """Return where an agent is; raise only once the cluster says that it is lost."""
@@ -369,10 +430,24 @@ class AgentPool:
         nodes: Mapping[int, str] = table["bundles_to_node_id"]
         return {bundle: nodes.get(bundle, "") for bundle in table["bundles"]}
 
-    def _create_agent(self, bundle: int, preload: tuple[str, ...]) -> AgentSlot:
-        options: dict[str, Any] = {"max_restarts": 0, **self.placement_spec.actor_options, **self._place_in(bundle)}
+    def _take_agent(self, node_id: str, bundle: int, preload: tuple[str, ...]) -> AgentSlot:
+        """Return an agent that another run has left, or a new one."""
+        if (idle := idle_agents.take(self._make_key(node_id))) is not None:
+            return AgentSlot(idle.actor, bundle, idle.token)
+        return AgentSlot(self._create_actor(node_id, preload), bundle)
+
+    def _create_actor(self, node_id: str, preload: tuple[str, ...]) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        on_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        options = {
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "scheduling_strategy": on_node,
+            **self._node_preparer.actor_options,
+        }
         actor_class = self._ray.remote(NodeAgent).options(**options)
-        return AgentSlot(actor_class.remote(self.token, preload, self._node_preparer.encoded_config), bundle)
+        return actor_class.remote(self.token, preload, self._node_preparer.encoded_config)
 
     def _query_devices(self, bundle: int) -> Awaitable[tuple[str, tuple[str, ...]]]:
         """Query the node and the GPUs of a bundle, by a task in it: Ray assigns them to the bundle, not to the task."""
@@ -383,17 +458,15 @@ class AgentPool:
             runtime = ray.get_runtime_context()
             return runtime.get_node_id(), tuple(map(str, runtime.get_accelerator_ids().get("GPU", ())))
 
-        num_gpus = self.placement_spec.bundle["GPU"]
-        options = {"num_cpus": 0, "num_gpus": num_gpus, "max_retries": 0, **self._place_in(bundle)}
-        answer: Awaitable[tuple[str, tuple[str, ...]]] = self._ray.remote(describe_devices).options(**options).remote()
-        return answer
-
-    def _place_in(self, bundle: int) -> dict[str, Any]:
-        """Return the options of an actor or a task in a bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         placed = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        return {"scheduling_strategy": placed, **self._node_preparer.actor_options}
+        options = {"num_cpus": 0, "num_gpus": self.placement_spec.bundle["GPU"], "max_retries": 0}
+        task = self._ray.remote(describe_devices).options(
+            **options, scheduling_strategy=placed, **self._node_preparer.actor_options
+        )
+        answer: Awaitable[tuple[str, tuple[str, ...]]] = task.remote()
+        return answer
 
 
 async def _gather_answers(questions: Sequence[Awaitable[T]]) -> list[T | BaseException]:

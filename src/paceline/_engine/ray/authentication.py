@@ -72,7 +72,7 @@ def find_exposure(address: str) -> str | None:
         return None
     if ray_private.is_caller_accepted(address, None, _TIMEOUT_S) is not True:
         return None
-    return f"the Ray cluster at {address} asks for no token: whoever reaches its ports can run code on it"
+    return f"the Ray cluster at {address} requires no token: anybody who can reach its ports can run code on it"
 
 
 def make_exposure_warning(address: str) -> str | None:

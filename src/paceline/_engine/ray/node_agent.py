@@ -1,9 +1,9 @@
 """The actor on a node: it starts and ends all workers that a run has there, and carries their messages.
 
 The workers are the same as in the local engine, with sockets to this actor instead of the driver, and one zygote. The
-actor outlives them, and the next attempt forks from what is already imported. One stream carries all output to the
-driver, where each of its items costs far more than a message: plain reports wait a moment for others to go with. For a
-run in a store, whose logs exist only on this node, log output goes the same way.
+actor outlives them, and the next attempt, or the next run, forks from what is already imported. One stream carries all
+output to the driver, where each of its items costs far more than a message: plain reports wait a moment for others to
+go with. For a run in a store, whose logs exist only on this node, log output goes the same way.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class ActorPlacement(msgspec.Struct, frozen=True):
     pid: int
     num_cores: int
     gpus: tuple[str, ...] = ()
-    """The devices that Ray assigned to it, by Ray's names."""
+    """The devices that Ray assigned to a worker's bundle, by Ray's names; an agent has none."""
     version: str = ""
     """Of Paceline on that node; `python` likewise."""
     python: str = ""
@@ -109,7 +110,9 @@ class NodeAgent:
         self._unsent: list[bytes] = []
         self._held_spool: HeldDirectory | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._outputs: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._outputs: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        """For the stream; None ends it."""
+        self._is_adopted = asyncio.Event()
         self._setup_lock = asyncio.Lock()
         self._missing_files = ""
         self._thread: threading.Thread | None = None
@@ -136,11 +139,40 @@ class NodeAgent:
             host=socket.gethostname(),
             pid=os.getpid(),
             num_cores=system.num_cores(),
-            gpus=tuple(map(str, runtime.get_accelerator_ids().get("GPU", ()))),
             version=paceline.__version__,
             python=platform.python_version(),
             missing_files=self._missing_files,
         )
+
+    async def park(self, token: str, next_token: str) -> None:
+        """Leave the run. The next run takes this agent over with `next_token`; if none does in time, it ends."""
+        self._check_token(token)
+        has_workers: Future[bool] = Future()
+        self._post_call(lambda: has_workers.set_result(self._attempt is not None))
+        if await asyncio.wrap_future(has_workers):
+            raise RuntimeError("its workers have not ended")
+        self._token = next_token
+        self._is_adopted.clear()
+        self._outputs.put_nowait(None)
+        if self._held_spool is not None:
+            self._held_spool.release()
+            self._held_spool = None
+
+    async def adopt(self, token: str, new_token: str) -> None:
+        """Belong to another run of the same process from now on."""
+        self._check_token(token)
+        self._token = new_token
+        self._outputs = asyncio.Queue()
+        self._is_adopted.set()
+
+    async def end_if_idle(self, token: str, after_s: float) -> None:
+        """End this actor unless a run takes it over in time."""
+        if hmac.compare_digest(token, self._token):
+            try:
+                async with asyncio.timeout(after_s):
+                    await self._is_adopted.wait()
+            except TimeoutError:
+                import_ray().actor.exit_actor()
 
     async def check_storage(self, token: str, question: storage_probe.ProbeQuestion) -> str:
         """Return what is wrong with the run's storage as seen from this node; empty if nothing is."""
@@ -211,9 +243,11 @@ class NodeAgent:
     async def stream_output(self, token: str) -> AsyncIterator[bytes]:
         """Stream each `NodeOutput`, encoded, for as long as this actor lives."""
         self._check_token(token)
-        while isinstance(output := await self._outputs.get(), bytes):
+        outputs = self._outputs
+        while isinstance(output := await outputs.get(), bytes):
             yield output
-        raise output
+        if output is not None:
+            raise output
 
     def _check_token(self, token: str) -> None:
         if not hmac.compare_digest(token, self._token):
@@ -282,7 +316,7 @@ class NodeAgent:
 
     def _enqueue_output(self, output: bytes | Exception) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._outputs.put_nowait, output)
+        self._loop.call_soon_threadsafe(lambda: self._outputs.put_nowait(output))
 
 
 def _read_logs(attempt: _NodeAttempt) -> tuple[tuple[int, bytes], ...]:

@@ -82,6 +82,12 @@ class HeldDirectory:
                 fill(partial)
                 os.rename(partial, path)
 
+    def release(self) -> None:
+        """Stop holding it before this process ends."""
+        assert self._cleaner.stdin is not None
+        os.close(self._fd)
+        self._cleaner.stdin.close()
+
 
 def _hold_lock(path: Path) -> int:
     """Take the shared lock on the current lock file: the last holder may have removed an older one meanwhile."""

@@ -45,12 +45,6 @@ class PlacementSpec:
         without = {_NODE_ID_LABEL: f"!in({','.join(sorted(nodes))})"} if nodes else {}
         return [{**without, **selector} for selector in self.bundle_selectors(size)]
 
-    @property
-    def actor_options(self) -> dict[str, Any]:
-        """What the actor in a bundle requests: everything but memory, which the bundle reserves for it."""
-        rest = {name: amount for name, amount in self.bundle.items() if name != "memory"}
-        return {"num_cpus": rest.pop("CPU", 0), "num_gpus": rest.pop("GPU", 0), "resources": rest}
-
 
 def order_ranks(places: Sequence[ActorPlacement], driver_node: str = "") -> list[int]:
     """Return the actors in rank order: by node, then by device. The driver's own node comes first."""

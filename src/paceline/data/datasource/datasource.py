@@ -62,8 +62,8 @@ class ReadTask:
 class Datasource:
     """Lists what to read: subclasses implement `get_read_tasks`.
 
-    One whose `supports_projection_pushdown` or `supports_predicate_pushdown` returns True is told of the columns and
-    conditions that steps after it need, before its tasks are listed; conditions are applied to its rows all the same.
+    If `supports_projection_pushdown` or `supports_predicate_pushdown` returns True, the source receives columns and
+    conditions of later steps before its tasks are listed; the conditions are applied to its rows in any case.
     """
 
     _projection_map: dict[str, str] | None = None

@@ -58,7 +58,7 @@ class FileBasedDatasource(Datasource):
         raise NotImplementedError(f"{type(self).__name__} must implement _read_stream(f, path)")
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Estimate the size by that of the files."""
+        """Estimate the size by the size of the files."""
         return sum(file.size for file in self._files)
 
     def get_read_tasks(

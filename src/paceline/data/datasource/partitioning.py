@@ -16,7 +16,7 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartitionStyle(enum.StrEnum):
-    """How directories say their values."""
+    """How directory names encode their values."""
 
     HIVE = "hive"
     """Directories are `name=value`."""

@@ -224,7 +224,7 @@ class Expr:
         return None if kind is None else pa.field(self.name, kind, nullable=self.nullable(input_schema))
 
     def is_idempotent(self) -> bool:
-        """Whether a row's value depends on its columns only, and not on its place as that of `random()` does."""
+        """Whether a row's value depends only on its columns, and not on its position, as for `random()`."""
         return not depends_on_row_number(self)
 
     def __bool__(self) -> bool:

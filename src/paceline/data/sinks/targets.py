@@ -219,8 +219,8 @@ def final_names(files: Sequence[StagedFile], first: Mapping[str, int]) -> list[s
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ValueError(
-            f"filename_provider must give each file a name of its own, got {twice!r} twice\n\n"
-            "hint: make it of write_uuid, task_index, block_index and row_index"
+            f"filename_provider must give each file a unique name, got {twice!r} twice\n\n"
+            "hint: build it from write_uuid, task_index, block_index and row_index"
         )
     return names
 
@@ -230,8 +230,8 @@ def _check_new(files: Sequence[StagedFile], names: Sequence[str], existing: Iter
     chosen = {name for file, name in zip(files, names, strict=True) if file.name}
     if taken := sorted(chosen.intersection(existing)):
         raise FileExistsError(
-            f"filename_provider must give new names, and {place} has {taken[0]!r}\n\n"
-            "hint: make names of write_uuid too, or replace what is there with mode='overwrite'"
+            f"filename_provider must give new names, but {place} already has {taken[0]!r}\n\n"
+            "hint: use write_uuid in the names, or replace the existing files with mode='overwrite'"
         )
 
 

@@ -234,7 +234,7 @@ class Terminal:
         more = f" and {len(behind) - 4} more" if len(behind) > 4 else ""
         return (
             f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
-            f"called at {pending.where}: {counts}{more}. Every rank must call report() equally often"
+            f"called at {pending.where}: {counts}{more}. Every rank must call report() the same number of times"
         )
 
     def _format_store_wait(self, pending: PendingCheckpoint, now: float) -> str:

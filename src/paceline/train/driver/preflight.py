@@ -71,7 +71,7 @@ def check_storage(files: Files, layout: RunLayout) -> None:
         files.remove(probe)
     if (entry.size, entry.hash) != (len(data), xxhash.xxh3_128(data).hexdigest()):
         raise StorageError(
-            f"{layout.root} did not give back what was written to it: {entry.size} bytes, {len(data)} were written\n\n"
+            f"{layout.root} does not return the data written to it: wrote {len(data)} bytes, found {entry.size}\n\n"
             "hint: set RunConfig(storage_path=...) to other storage"
         )
 

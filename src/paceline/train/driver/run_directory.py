@@ -50,7 +50,7 @@ def _is_taken(location: RunLocation) -> bool:
 def make_different_run_error(kind: str, name: str, uri: str, changes: list[str]) -> RunExistsError:
     listed = "\n".join(f"  {change}" for change in changes)
     return RunExistsError(
-        f"{kind} {name} has finished, but what is asked for now differs from it:\n{listed}\n\n  in {uri}\n\n"
+        f"{kind} {name} has finished, but the new request differs from it:\n{listed}\n\n  in {uri}\n\n"
         "hint: use another RunConfig(name=...), or RunConfig(if_exists='new') to begin a new one beside it, or "
         "if_exists='resume' to get its result"
     )

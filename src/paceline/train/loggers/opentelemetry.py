@@ -22,7 +22,7 @@ _ATTRIBUTE_TYPES = (bool, int, float, str)
 
 
 class OpenTelemetryCallback(TracingCallback):
-    """Makes spans for runs: `RunConfig(callbacks=[OpenTelemetryCallback()])`.
+    """Records runs as spans: `RunConfig(callbacks=[OpenTelemetryCallback()])`.
 
     `tracer_provider` replaces the global provider; `attributes` are added to the run's span. The current span at the
     call of `fit()` becomes the parent of the run's span.

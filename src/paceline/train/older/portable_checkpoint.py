@@ -81,7 +81,7 @@ class PortableCheckpointMixin:
         return f"{name}://{self._path}"
 
     def get_internal_representation(self: Any) -> tuple[str, Any]:
-        """Return what it consists of: `("dict", state)`, `("local_path", path)`, or `("uri", uri)`."""
+        """Return its content: `("dict", state)`, `("local_path", path)`, or `("uri", uri)`."""
         if self.state is not None:
             return "dict", dict(self.state)
         return ("local_path", self._path) if self.is_local else ("uri", self.uri)

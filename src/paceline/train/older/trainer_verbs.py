@@ -66,7 +66,7 @@ class TrainerVerbs:
         checkpoint: Any = None,
         checkpoint_strategy: CheckpointConfig | Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Run a function on all workers, and return what each of them returned, by rank.
+        """Run a function on all workers, and return the return values by rank.
 
         The default for `train_func` is the trainer's own function, or else the caller's `train_loop_per_worker` or
         `train_func`. The workers of the previous run are reused, including the state of their modules, and started if

@@ -92,7 +92,7 @@ class Result(RunResult):
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:  # type: ignore[override]
-        """The newest checkpoint: the trial's own, or the one it was cloned from if it has made none since."""
+        """The newest checkpoint: the trial's own, or the one it was cloned from if it has saved none since."""
         run, _ = self._load_runs[-1]
         if run.latest is not None:
             return Checkpoint(*self._run_store.locate_checkpoint(run.latest))
@@ -111,7 +111,7 @@ class Result(RunResult):
 
     @cached_property
     def kept_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any], int]]:
-        """As `best_checkpoints`, each with the `training_iteration` it was made at."""
+        """Like `best_checkpoints`, each with the `training_iteration` at which it was saved."""
         retention = self._load_runs[-1][0].retention
         sign = 1 if retention.score_order == "max" else -1
         # A clone's runs count from what they were cloned from, a restarted trial's from zero.

@@ -78,7 +78,7 @@ def count_best(count: int, reduction_factor: float) -> int:
 
 @dataclass(eq=False, repr=False)
 class AsyncHyperBandScheduler(HalvingScheduler):
-    """Stops a trial at a rung unless it is among the best `1/reduction_factor` of those that got there so far.
+    """Stops a trial at a rung unless it is among the best `1/reduction_factor` of the trials that have reached it.
 
     No trial is stopped before `grace_period`, and all are stopped at `max_t` unless `stop_last_trials` is False; both
     are in units of `time_attr`, which must increase from report to report. With several brackets, each one starts

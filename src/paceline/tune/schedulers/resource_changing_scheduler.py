@@ -20,10 +20,10 @@ _TINY = 1e-6
 
 
 class DistributeResources:
-    """Shares what the machine or cluster has evenly among the unfinished trials, beyond what each asked for itself.
+    """Shares the resources of the machine or cluster evenly among the unfinished trials, beyond what each requested.
 
     A trial is given resources in steps of `increase_by`, such as `{"CPU": 1, "GPU": 1}`: by default one core, and a GPU
-    if it asked for GPUs; with `add_bundles`, one more bundle like its last one. It gets at most `increase_by_times`
+    if it requested GPUs; with `add_bundles`, one more bundle like its last one. It gets at most `increase_by_times`
     steps; -1 means no limit. `reserve_resources` are left alone.
     """
 
@@ -145,7 +145,7 @@ class ResourceChangingScheduler(TrialScheduler):
     """Lets `base_scheduler` decide which trials continue, and changes the resources of those that do.
 
     `resources_allocation_function(tune_controller, trial, result, scheduler)` returns what a trial should have: a
-    `PlacementGroupFactory`, a dict, or None for no change. It is asked at each report with a checkpoint, because the
+    `PlacementGroupFactory`, a dict, or None for no change. It is called at each report with a checkpoint, because the
     trial continues from that one; a trial that reports none keeps what it has. `tune.get_context()
     .get_trial_resources()` returns what the trial has now.
     """
@@ -178,7 +178,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     @property
     def base_trial_resources(self) -> PlacementGroupFactory | None:
-        """What the first trial asked for itself."""
+        """What the first trial requested."""
         return self._base_resources
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:

@@ -56,7 +56,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Exploit:
-    """Continue a trial with another configuration, from the last committed checkpoint of a donor."""
+    """Continue a trial with a different configuration, from the last committed checkpoint of a donor."""
 
     trial_id: str
     donor_id: str
@@ -153,7 +153,7 @@ class TrialScheduler:
         return ()
 
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
-        """Choose which waiting trial to start next; None: none of them yet."""
+        """Choose the waiting trial to start next; None: start none yet."""
         return waiting[0] if waiting else None
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:

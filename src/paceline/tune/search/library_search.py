@@ -218,7 +218,7 @@ class LibrarySearch(Searcher):
         return {"seed": self._seed, "history": [list(entry) for entry in self._history]}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what another searcher of this class has learned. Its space is given to this one anew."""
+        """Take over what another searcher of this class has learned. The space must be passed to this one again."""
         self._state_to_restore = state
 
     def _set_space(self, space: Any, name: str) -> None:

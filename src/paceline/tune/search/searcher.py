@@ -98,7 +98,7 @@ class Searcher:
         return get_private_state(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over the state of another searcher of this class, which was made with the same arguments."""
+        """Take over the state of another searcher of this class, created with the same arguments."""
         set_private_state(self, state)
 
     def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
