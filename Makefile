@@ -49,8 +49,9 @@ test-all: $(DEV_READY)  ## run the rest: what is too slow for make test
 	@$(RUN) tools/run_parts.py --slow $(addprefix --part ,$(PART)) $(ARGS)
 
 # As root; from Debian: slurm-wlm munge iproute2 iptables redis-server. What is missing is skipped, with the reason.
+# One seed of each fault; make chaos tries twenty.
 test-cluster: $(DEV_READY)  ## run the tests that need hosts or schedulers, which are made out of network namespaces
-	@$(RUN) -m pytest -m chaos tests/hosts tests/schedulers $(ARGS)
+	@$(RUN) -m pytest -m chaos --chaos-scale 0.05 tests/hosts tests/schedulers $(ARGS)
 
 # In an environment of its own. Jobs are submitted on a host that is made for it, as root.
 test-ray: $(RAY_READY)  ## run what a cluster needs with another version of Ray: RAY=2.60.0; without it, the lowest

@@ -181,6 +181,15 @@ def test_more_than_eight_ranks_are_counted():
             "rank 0 has been silent for 45 s: code outside Python holds the GIL, waiting in the kernel (nfs)",
         ),
         (
+            [rank_at(0, "cut off", host="host3"), rank_at(1, "collective")],
+            "rank 0 on host3 has been silent for 45 s: its host does not answer either; its last report was made at "
+            "train.py:44 in train_fn; rank 1 waits for it in a collective",
+        ),
+        (
+            [rank_at(0, "cut off", ""), rank_at(1, "cut off", "")],
+            "ranks 0 and 1 have been silent for 45 s: their hosts do not answer either",
+        ),
+        (
             [rank_at(0, "saving")],
             "rank 0 has been stuck for 45 s storing the checkpoint of report 5 at /storage/run at train.py:44",
         ),
@@ -259,6 +268,7 @@ def test_data_processes_that_stand_are_named(data, sentence):
         (ProcessStatus("t"), "stopped", ""),
         (ProcessStatus("D", kernel_function="nfs"), "mute", "nfs"),
         (ProcessStatus("R", kernel_function="x"), "mute", ""),
+        (ProcessStatus(is_host_silent=True), "cut off", ""),
         (None, "mute", ""),
     ],
 )

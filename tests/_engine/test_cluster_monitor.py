@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkersStopped
+from paceline._engine.ray import cluster_monitor
 from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor, MonitoredEngine
 from processes import wait_until
 
@@ -81,3 +82,18 @@ def test_withholds_a_lost_worker_until_the_head_is_back_or_lost(head, monitor):
     wait_until(lambda: monitor.is_lost)
     with pytest.raises(ClusterLostError):
         engine.wait(0)
+
+
+def test_says_that_the_head_does_not_answer_and_when_it_answers_again(head, monkeypatch):
+    monkeypatch.setattr(cluster_monitor, "NOTICE_AFTER_S", 0.0)
+    said = []
+    host, port = head.getsockname()
+    with contextlib.closing(ClusterMonitor(f"{host}:{port}", 600, said.append)):
+        head.close()
+        wait_until(lambda: said)
+        with socket.create_server((host, port)):
+            wait_until(lambda: len(said) > 1)
+    begin, end = said
+    assert begin.startswith(f"no answer from the head of the Ray cluster at {host}:{port} for ")
+    assert begin.endswith("the run fails after 600 s (PACELINE_CLUSTER_PATIENCE_S)")
+    assert end.startswith(f"the head of the Ray cluster at {host}:{port} answers again, after ")

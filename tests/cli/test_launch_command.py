@@ -126,7 +126,14 @@ def test_a_script_passes_a_notice_on_and_goes_back_into_the_queue_unless_it_was_
         ("--time 1 train.py", "--grace must be shorter than --time, got 60 s of 60 s"),
         ("--partition a\nb train.py", "--partition must be one word without quotes"),
         ("--sbatch=-C train.py", "--sbatch must be a long option of sbatch, got '-C'"),
-        ("--sbatch=--nodes=3 train.py", "--sbatch must be an option that the script does not have already"),
+        ("--sbatch=--nodes=3 train.py", "--sbatch must be an option that `paceline launch` does not have itself"),
+        ("--sbatch=--requeue train.py", "hint: use --requeue of `paceline launch`"),
+        ("--sbatch=--cpus-per-task=4 train.py", "hint: use --cpus-per-node of `paceline launch`"),
+        ("--sbatch=--ntasks=4 train.py", "--sbatch must not change what the script needs, got '--ntasks=4'"),
+        ("-m my-trainer", "-m must be followed by the name of a module, such as my.trainer, got 'my-trainer'"),
+        ("--python= train.py", "--python must be the path of an interpreter, got ''"),
+        ("--write none/job.sh train.py", "cannot write none/job.sh: No such file or directory"),
+        ("--submit --output logs/%j.out train.py", "--output must be in a directory that exists, got logs"),
         ("--submit train.py", "sbatch was not found, so nothing was submitted"),
         ("--nodes 0 train.py", "argument --nodes: must be a positive integer, got '0'"),
     ],
@@ -134,6 +141,14 @@ def test_a_script_passes_a_notice_on_and_goes_back_into_the_queue_unless_it_was_
 def test_what_no_job_can_be_is_refused(launch, monkeypatch, line, told):
     monkeypatch.setattr("shutil.which", lambda name: None)
     launch(*line.split(" ")).assert_refused(told)
+
+
+def test_lines_of_bash_that_cannot_be_read_are_refused_before_anything_is_queued(launch):
+    launch("--setup", "if true", "train.py").assert_refused("--setup must be bash", "syntax error")
+    assert (
+        "\nif true\nthen :\nfi\n"
+        in launch(*("--setup", "if true", "--setup", "then :", "--setup", "fi"), "train.py").out
+    )
 
 
 def test_a_job_that_slurm_refuses_is_told_in_its_words(launch, tmp_path, monkeypatch):

@@ -19,6 +19,8 @@ from processes import wait_until
 
 SHARED = Path("/mnt/paceline-shared")
 """Where hosts see the directory that they share."""
+_SOFTWARE = (Path(__file__).parents[2], Path(sys.prefix))
+_OUTER_TMP = "/mnt/paceline-outer-tmp"
 PORT = 6379
 _SUBNET = "10.87.0"
 _LIMIT_S = 180
@@ -96,6 +98,18 @@ def _remove_abandoned():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+def _replace_tmp():
+    """Give a host temporary files of its own, but leave it the software, wherever that is."""
+    yield f"mkdir -p {_OUTER_TMP}"
+    yield f"mount --bind /tmp {_OUTER_TMP}"
+    yield "mount -t tmpfs -o size=2g tmpfs /tmp"
+    for path in _SOFTWARE:
+        if path.is_relative_to("/tmp"):
+            yield f"mkdir -p {path}"
+            yield f"mount --bind {_OUTER_TMP}/{path.relative_to('/tmp')} {path}"
+    yield f"umount {_OUTER_TMP}"
+
+
 class Host:
     def __init__(self, network, number):
         self.name = f"host{number}"
@@ -130,7 +144,7 @@ class Host:
             f"mkdir -p {SHARED}",
             f"mount --bind {self._network.shared} {SHARED}",
             "mount -t tmpfs -o size=2g tmpfs /dev/shm",
-            "mount -t tmpfs -o size=2g tmpfs /tmp",
+            *_replace_tmp(),
             "mkdir /tmp/home",
             "echo ready",
             "exec >/dev/null 2>&1",
@@ -232,6 +246,30 @@ class Host:
         finally:
             for namespace, device in ends:
                 _call("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
+
+    @contextlib.contextmanager
+    def delayed_by(self, seconds):
+        """Let each packet to or from this host arrive so much later: a process in its path keeps it that long."""
+        inside = ("ip", "-n", self._network.switch)
+        near, far, segment = (f"{self._port}{letter}" for letter in "nfs")
+        relay = (sys.executable, Path(__file__).with_name("relay.py"), near, far, seconds)
+        with contextlib.ExitStack() as undo:
+            for tap in (near, far):
+                _call(*inside, "tuntap", "add", "dev", tap, "mode", "tap")
+                undo.callback(_call, *inside, "link", "del", tap)
+            _call(*inside, "link", "add", segment, "type", "bridge")
+            undo.callback(_call, *inside, "link", "del", segment)
+            command = [str(word) for word in ("ip", "netns", "exec", self._network.switch, *relay)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            process = undo.enter_context(subprocess.Popen(command, **pipes))  # which closes its input in the end
+            if process.stdout.readline() != "ready\n":
+                raise OSError(f"cannot relay the packets of {self.name}")
+            _call(*inside, "link", "set", far, "master", "bridge", "up")
+            _call(*inside, "link", "set", near, "master", segment, "up")
+            _call(*inside, "link", "set", segment, "up")
+            _call(*inside, "link", "set", self._port, "master", segment)
+            undo.callback(_call, *inside, "link", "set", self._port, "master", "bridge")
+            yield
 
     def kill(self):
         """End the host with all its processes, at once."""

@@ -12,6 +12,7 @@ from processes import wait_until
 
 pytestmark = pytest.mark.seeds(20, few=0)
 
+LOST = "no answer from the head of the Ray cluster at 10.87.0.1:6379 for "
 REDIS_PORT = 6380
 PATIENT = {"PACELINE_CLUSTER_PATIENCE_S": "120"}
 """On a busy machine a head may need more than one start, each of them half a minute."""
@@ -46,13 +47,16 @@ def test_a_head_that_is_restarted_with_its_state_in_redis(lasting, request, dice
     head = lasting.hosts[0]
     with fault_table.trying("three hosts: head killed and started again, its state in Redis") as trial:
         name = f"head-{request.node.callspec.params['seed']}"
-        run = HostRun(lasting, name, lasting.hosts[1], env=PATIENT, pace_s=0.3)
+        run = HostRun(lasting, name, lasting.hosts[1], env=PATIENT, pace_s=1.5)
         try:
             run.wait_for_step(dice.randint(6, 24))
             head.signal_all(signal.SIGKILL)
+            run.wait_until_said(LOST)
             head.start_ray(num_cpus=0, env=lasting.head_variables)
+            run.wait_until_said("the head of the Ray cluster at 10.87.0.1:6379 answers again, after ")
             run.finish()
-            trial.seconds = run.seconds_without_step()
+            trial.seconds, trial.told_s = run.seconds_without_step(), run.seconds_to_say(LOST)
+            assert len(run.steps()) == 3 * 60, "no step was made twice"
         finally:
             run.close()
     lasting.wait_for_nodes(3)

@@ -37,10 +37,13 @@ KillWait={KILL_WAIT_S}
 ReturnToService=2
 MpiDefault=none
 SlurmdParameters=config_overrides
-NodeName=host[1-2] CPUs=4 RealMemory=8000
+GresTypes=gpu
+NodeName=host[1-2] CPUs=4 RealMemory=8000 Gres=gpu:1
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 GraceTime={GRACE_TIME_S}
 PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF
 """
+_GRES_CONF = "Name=gpu File=/dev/null\n"
+"""A GPU that Slurm gives to jobs, without the device."""
 _CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomount=no\n"
 _SET_UP = f"""\
 mkdir -p /tmp/munge /tmp/slurmd /tmp/slurmctld /tmp/all
@@ -90,6 +93,7 @@ class Slurm:
     def _start(self):
         (self.shared / "slurm.conf").write_text(_CONF)
         (self.shared / "cgroup.conf").write_text(_CGROUP_CONF)
+        (self.shared / "gres.conf").write_text(_GRES_CONF)
         (self.shared / "munge.key").write_bytes(os.urandom(1024))
         munged = ["munged", "--foreground", "--force", "--key-file=/tmp/munge.key", "--socket=/tmp/munge/socket"]
         munged += [f"--{name}-file=/tmp/munge/{name}" for name in ("pid", "log", "seed")]
@@ -101,10 +105,10 @@ class Slurm:
             host.start_daemon("slurmd", "-D", env=self._variables)
         wait_until(lambda: self.find_states("sinfo -h -N -o %T") == ["idle"] * 4, LIMIT_S)  # in two partitions
 
-    def run(self, *command, env=None):
+    def run(self, *command, place=SHARED, env=None):
         """Run a command on the first host, in the directory that all share; return its output."""
         script = 'cd "$0" && exec "$@"'
-        return self.hosts[0].run("bash", "-c", script, SHARED, *command, env={**self._variables, **(env or {})})
+        return self.hosts[0].run("bash", "-c", script, place, *command, env={**self._variables, **(env or {})})
 
     def find_states(self, command):
         """The words of a command's answer; none before the controller answers."""
@@ -126,8 +130,9 @@ class Slurm:
         wait_until(lambda: self.show_job(job)["JobState"] in states, LIMIT_S)
 
     def find_left_over(self):
-        """Processes and files of jobs that are left on the hosts."""
-        find = "pgrep -af -r D,R,S,T '[r]ay|[p]aceline|[s]lurmstepd'; ls -d /tmp/[r]ay* 2> /dev/null; true"
+        """Processes and files of jobs that are left on the hosts. The first process of a host is not one of a job."""
+        processes = "pgrep -af -r D,R,S,T '[r]ay|[p]aceline|[s]lurmstepd' | grep -v '^1 '"
+        find = f"{processes}; ls -d /tmp/[r]ay* 2> /dev/null; true"
         return [f"{host.name}: {line}" for host in self.hosts for line in host.run("bash", "-c", find).splitlines()]
 
     def close(self):

@@ -1,11 +1,15 @@
 """Jobs that `paceline launch slurm` submits, on a real Slurm of two hosts: they end, come back and leave nothing."""
 
 import contextlib
+import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from guide import read_commands, write_project
+from network import SHARED
 from slurm import LIMIT_S
 
 from processes import wait_until
@@ -14,13 +18,18 @@ HERE = Path(__file__).parent
 
 
 class Job:
-    def __init__(self, slurm, name, num_nodes, *options):
+    def __init__(self, slurm, name, number, output):
         self._slurm = slurm
         self._path = slurm.shared / name
+        self.output = output
+        self.number = number
+
+    @classmethod
+    def launch(cls, slurm, name, num_nodes, *options):
         script = shutil.copy(HERE / "train_until_told.py", slurm.shared)
-        self.output = slurm.shared / f"{name}.out"
         common = ["--nodes", num_nodes, "--cpus-per-node", 2, "--output", f"{name}.out", "--grace", 30]
-        self.number = slurm.launch(*common, *options, Path(script).name, name, num_nodes * 2)
+        number = slurm.launch(*common, *options, Path(script).name, name, num_nodes * 2)
+        return cls(slurm, name, number, slurm.shared / f"{name}.out")
 
     def read(self):
         """Steps at which workers started, and the last that was made."""
@@ -67,7 +76,7 @@ def start_important_job(slurm, job):
 @pytest.mark.parametrize("disturb", [send_notice, start_important_job])
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_a_job_that_has_to_end_comes_back_and_continues_at_its_last_step(slurm, request, num_nodes, disturb):
-    job = Job(slurm, f"{disturb.__name__}-{num_nodes}", num_nodes, "--requeue")
+    job = Job.launch(slurm, f"{disturb.__name__}-{num_nodes}", num_nodes, "--requeue")
     job.wait_for_start(1)
     disturb(slurm, job)
     job.wait_for_start(2)
@@ -81,7 +90,7 @@ def test_a_job_that_has_to_end_comes_back_and_continues_at_its_last_step(slurm, 
 
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_a_cancelled_job_saves_its_last_step_does_not_come_back_and_leaves_nothing(slurm, num_nodes):
-    job = Job(slurm, f"cancelled-{num_nodes}", num_nodes, "--requeue")
+    job = Job.launch(slurm, f"cancelled-{num_nodes}", num_nodes, "--requeue")
     job.wait_for_start(1)
     slurm.run("scancel", job.number)
     slurm.wait_for_state(job.number, "CANCELLED")
@@ -94,7 +103,25 @@ def test_a_job_without_ray_on_its_nodes_fails_and_says_so(slurm):
     bare = slurm.shared / "python-without-ray"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    job = Job(slurm, "without-ray", 2, "--python", f"./{bare.name}")
+    job = Job.launch(slurm, "without-ray", 2, "--python", f"./{bare.name}")
     slurm.wait_for_state(job.number, "FAILED")
     assert "No module named 'ray'" in job.output.read_text()
+    assert_nothing_is_left(slurm)
+
+
+def test_the_command_of_the_guide(slurm):
+    project = slurm.shared / "project"
+    write_project(project, "guide", 2, SHARED)
+    (project / ".venv").symlink_to(sys.prefix)
+    (command,) = read_commands("Slurm")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    printed = slurm.run("bash", "-c", command, place=SHARED / "project", env={"PATH": path})
+    assert re.fullmatch(r"submitted train as job \d+\n", printed)
+    number = printed.split()[-1]
+    job = Job(slurm, "guide", number, project / f"slurm-{number}.out")
+    job.wait_for_start(1)
+    about = slurm.show_job(number)
+    assert (about["NumNodes"], about["TimeLimit"], about["TresPerNode"]) == ("2", "1-00:00:00", "gres:gpu:1")
+    rows = job.finish()
+    assert rows == list(range(1, len(rows) + 1))
     assert_nothing_is_left(slurm)

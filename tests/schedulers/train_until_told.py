@@ -1,6 +1,6 @@
-"""A training run that ends when a test says so. Arguments: name, number of workers.
+"""A training run that ends when a test says so. Arguments: name, number of workers, directory (that of this file).
 
-It saves a checkpoint only when it has to stop. `NAME.steps` beside it has a line for each start of the workers,
+It saves a checkpoint only when it has to stop. `NAME.steps` in the directory has a line for each start of the workers,
 `from STEP`, and one for each step of rank 0.
 """
 
@@ -35,12 +35,12 @@ def train_func(config):
 
 
 def main():
-    name, num_workers = sys.argv[1], int(sys.argv[2])
-    here = Path(__file__).parent
+    name, num_workers, *others = sys.argv[1:]
+    here = Path(*others) if others else Path(__file__).parent
     result = DataParallelTrainer(
         train_func,
         train_loop_config={"path": str(here / name)},
-        scaling_config=ScalingConfig(num_workers=num_workers, placement_strategy="SPREAD"),
+        scaling_config=ScalingConfig(num_workers=int(num_workers), placement_strategy="SPREAD"),
         run_config=RunConfig(name=name, storage_path=str(here / "runs")),
     ).fit()
     (here / f"{name}.rows").write_text(" ".join(map(str, result.metrics_dataframe["step"])))

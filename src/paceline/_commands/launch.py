@@ -6,7 +6,9 @@ The script itself is made by `slurm_script`; arguments are checked here, before 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,12 +16,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline._commands import cli_args, cli_output
-from paceline._commands.slurm_script import SlurmJob, format_script, list_options, parse_time_s
+from paceline._commands.slurm_script import SlurmJob, format_script, parse_time_s
 
 MIN_GRACE_S = 10
 _GPUS = re.compile(r"(?:[\w.-]+:)?[1-9]\d*")
 _WORD = re.compile(r"[^\s\"'\\#\x00-\x1f]+")
 _OPTION = re.compile(r"--[a-z][a-z-]*(?:=[^\n\x00]+)?")
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_FIXED = {"--ntasks", "--ntasks-per-node", "--open-mode"}
+"""Options of sbatch that the script does not work without."""
+_OURS = {
+    "--account": "--account",
+    "--cpus-per-task": "--cpus-per-node",
+    "--gpus-per-node": "--gpus-per-node",
+    "--job-name": "--job-name",
+    "--nodes": "--nodes",
+    "--output": "--output",
+    "--partition": "--partition",
+    "--requeue": "--requeue",
+    "--signal": "--grace",
+    "--time": "--time",
+}
+"""Options of sbatch, and the option of ours for each. Those here are checked, and may change more of the script."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     script = format_script(job)
     job_id = None
     if args.write is not None:
-        Path(args.write).write_text(script)
+        _write_script(args.write, script)
     if args.submit:
         job_id = _submit_script(script)
     if args.json:
@@ -82,8 +100,12 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def _make_job(args: argparse.Namespace) -> SlurmJob:
     """Check the arguments. Raises `ValueError` that names the one to change."""
+    if args.module and not _MODULE.fullmatch(args.script):
+        raise ValueError(f"-m must be followed by the name of a module, such as my.trainer, got {args.script!r}")
     if not args.module and not Path(args.script).is_file():
         raise ValueError(f"{args.script} is not a file")
+    if args.python == "":
+        raise ValueError("--python must be the path of an interpreter, got ''")
     for name in ("partition", "account", "job_name", "output"):
         value = getattr(args, name)
         if value is not None and not _WORD.fullmatch(value):
@@ -94,9 +116,9 @@ def _make_job(args: argparse.Namespace) -> SlurmJob:
             "hint: --gpus-per-node 8 or --gpus-per-node a100:8"
         )
     _check_times(args.time, args.grace)
-    for line in args.setup:
-        if not line.strip() or "\x00" in line:
-            raise ValueError(f"--setup must be a line of bash, got {line!r}")
+    _check_setup(args.setup)
+    if args.submit and args.output is not None:
+        _check_directory(Path(args.output).parent)
     name = Path(args.script).stem if args.job_name is None else args.job_name
     job = SlurmJob(
         program=(*(("-m",) if args.module else ()), args.script, *args.arguments),
@@ -131,24 +153,55 @@ def _check_times(time: str | None, grace_s: int) -> None:
         raise ValueError(f"--grace must be shorter than --time, got {grace_s} s of {time_s} s")
 
 
+def _check_setup(lines: Sequence[str]) -> None:
+    for line in lines:
+        if not line.strip() or "\x00" in line:
+            raise ValueError(f"--setup must be a line of bash, got {line!r}")
+    bash = shutil.which("bash")
+    if not lines or bash is None:
+        return
+    parsed = subprocess.run([bash, "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
+    if parsed.returncode:
+        raise ValueError(f"--setup must be bash, got what it cannot read: {parsed.stderr.strip()}")
+
+
+def _check_directory(directory: Path) -> None:
+    """Slurm makes no directory for the output: the job would fail at once, and say so nowhere."""
+    if "%" not in str(directory) and not directory.is_dir():
+        raise ValueError(
+            f"--output must be in a directory that exists, got {directory}\n\n"
+            f"hint: mkdir -p {shlex.quote(str(directory))}"
+        )
+
+
 def _add_options(job: SlurmJob, options: Sequence[str]) -> SlurmJob:
-    """Add options of sbatch as they are, but for those that the script has already."""
-    own = {option.partition("=")[0] for option in list_options(job)}
+    """Add options of sbatch as they are, but for those that the script has or needs."""
     for option in options:
         if not _OPTION.fullmatch(option):
             raise ValueError(
                 f"--sbatch must be a long option of sbatch, got {option!r}\n\n"
                 "hint: --sbatch=--constraint=ib, one for each option"
             )
-        if option.partition("=")[0] in own:
-            raise ValueError(f"--sbatch must be an option that the script does not have already, got {option!r}")
-    import dataclasses
-
+        name = option.partition("=")[0]
+        if name in _FIXED:
+            raise ValueError(f"--sbatch must not change what the script needs, got {option!r}")
+        if name in _OURS:
+            raise ValueError(
+                f"--sbatch must be an option that `paceline launch` does not have itself, got {option!r}\n\n"
+                f"hint: use {_OURS[name]} of `paceline launch`"
+            )
     return dataclasses.replace(job, options=tuple(options))
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+def _write_script(path: str, script: str) -> None:
+    try:
+        Path(path).write_text(script)
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _submit_script(script: str) -> str:

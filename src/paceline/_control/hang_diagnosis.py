@@ -12,7 +12,18 @@ from paceline._core.system import ProcessStatus
 from paceline._engine.messages import DataProcessSampled, StackFrame, StacksSampled
 
 Activity = Literal[
-    "collective", "gpu", "barrier", "report", "saving", "storage", "loader", "rows", "stopped", "mute", "other"
+    "collective",
+    "gpu",
+    "barrier",
+    "report",
+    "saving",
+    "storage",
+    "loader",
+    "rows",
+    "stopped",
+    "mute",
+    "cut off",
+    "other",
 ]
 
 WAITS_FOR_OTHERS = ("collective", "gpu", "barrier", "report", "rows")
@@ -90,6 +101,8 @@ def infer_activity(
     if sample is None:
         if condition is not None and condition.state in ("T", "t"):
             return RankActivity(rank, "stopped", last, "", silent_s)
+        if condition is not None and condition.is_host_silent:
+            return RankActivity(rank, "cut off", last, "", silent_s)
         waiting_in = condition.kernel_function if condition is not None and condition.state in ("S", "D") else ""
         return RankActivity(rank, "mute", last, waiting_in, silent_s)
     frames = sample.main
@@ -199,6 +212,9 @@ def _describe_group(group: Sequence[RankActivity], context: HangContext) -> str:
         case "mute":
             kernel = f", waiting in the kernel ({activity.call})" if activity.call else ""
             return f"{have} been silent {span}: code outside Python holds the GIL{kernel}{last}"
+        case "cut off":
+            whose = "its host does" if len(group) == 1 else "their hosts do"
+            return f"{have} been silent {span}: {whose} not answer either{last}"
         case "storage":
             return f"{have} been stuck {span} waiting for storage{_format_location(activity)}"
         case "saving":

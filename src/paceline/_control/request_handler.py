@@ -365,6 +365,8 @@ def _format_cpu_use(status: ProcessStatus | None) -> str:
 def _describe_process(status: ProcessStatus | None) -> str:
     if status is None:
         return "its process has ended or is not visible from here"
+    if status.is_host_silent:
+        return "its host does not answer"
     location = f" ({status.kernel_function})" if status.kernel_function else ""
     return f"its process {_STATE_TEXTS.get(status.state, 'does not answer')}{location}; {_format_cpu_use(status)}"
 

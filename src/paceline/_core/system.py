@@ -289,6 +289,8 @@ class ProcessStatus:
     """The kernel function that the main thread waits in, if known."""
     is_traced: bool = False
     """A debugger is attached."""
+    is_host_silent: bool = False
+    """Its host does not answer, so nothing else here is known."""
 
 
 def read_process_status(pid: int) -> ProcessStatus | None:

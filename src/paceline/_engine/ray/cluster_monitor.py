@@ -20,6 +20,7 @@ from paceline._engine.ray.connection import detach_from_lost_cluster
 
 T = TypeVar("T")
 
+NOTICE_AFTER_S = 10.0
 _CHECK_INTERVAL_S = 1.0
 _POLL_S = 0.2
 
@@ -52,12 +53,16 @@ _executor = DaemonThreadExecutor()
 class ClusterMonitor:
     """Watches the head from construction until `close`."""
 
-    def __init__(self, address: str, patience_s: float) -> None:
-        """`address` is the head's `host:port`. The head counts as lost when nothing answers there for `patience_s`."""
+    def __init__(self, address: str, patience_s: float, say: Callable[[str], None] = lambda _: None) -> None:
+        """`address` is the head's `host:port`. The head counts as lost when nothing answers there for `patience_s`.
+
+        `say` gets a message when the head has not answered for a while, and another when it answers again.
+        """
         self.address = address
         self.is_lost = False
         self.last_answer_at = time.monotonic()
         self._patience_s = patience_s
+        self._notify_user = say
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch_head, name="paceline-presence", daemon=True)
         self._thread.start()
@@ -104,11 +109,28 @@ class ClusterMonitor:
         return True
 
     def _watch_head(self) -> None:
+        silent_since: float | None = None
         while not self._closing.wait(_CHECK_INTERVAL_S):
-            if not self.check_reachable() and time.monotonic() - self.last_answer_at > self._patience_s:
+            last_answer_at = self.last_answer_at
+            if self.check_reachable():
+                if silent_since is not None:
+                    silence_s = time.monotonic() - silent_since
+                    self._notify_user(
+                        f"the head of the Ray cluster at {self.address} answers again, after {silence_s:.0f} s"
+                    )
+                silent_since = None
+                continue
+            silence_s = time.monotonic() - last_answer_at
+            if silence_s > self._patience_s:
                 detach_from_lost_cluster()
                 self.is_lost = True
                 return
+            if silent_since is None and silence_s > NOTICE_AFTER_S:
+                silent_since = last_answer_at
+                self._notify_user(
+                    f"no answer from the head of the Ray cluster at {self.address} for {silence_s:.0f} s: the workers "
+                    f"train on, and the run fails after {self._patience_s:g} s (PACELINE_CLUSTER_PATIENCE_S)"
+                )
 
 
 class MonitoredEngine:

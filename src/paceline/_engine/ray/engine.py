@@ -103,12 +103,12 @@ class RayEngine:
     def condition(self, rank: int) -> ProcessStatus | None:
         slot = self._event_loop.find_slot(rank)
         if slot is None or slot.agent.is_lost:
-            return None
+            return None  # The stream reports a lost agent.
         try:
             call = slot.agent.actor.condition.remote(self._token, rank)
             status: ProcessStatus | None = self._ray.get(call, timeout=_ASK_TIMEOUT_S)
         except (self._ray.exceptions.RayError, TimeoutError):
-            return None  # The status is unknown if the agent does not answer; the stream reports a lost agent.
+            return ProcessStatus(is_host_silent=True)
         return status
 
     def pid(self, rank: int) -> int:

@@ -105,7 +105,8 @@ class ClusterTarget:
             self.engines.append(engine)
             if warning := authentication.make_exposure_warning(gcs_address()):
                 say(warning)
-        return cast(Engine, MonitoredEngine(engine, self._make_cluster_monitor()))
+        monitor = self._make_cluster_monitor(say) if beside is None else self._make_cluster_monitor()
+        return cast(Engine, MonitoredEngine(engine, monitor))
 
     @contextlib.contextmanager
     def serve_datasets(self, data: DatasetSpec | None, say: Say) -> Iterator[DataEndpoint]:
@@ -121,8 +122,8 @@ class ClusterTarget:
             finally:
                 monitor.end_unless_lost(stack.pop_all().close)
 
-    def _make_cluster_monitor(self) -> ClusterMonitor:
-        return ClusterMonitor(gcs_address(), settings.load().cluster_patience_s)
+    def _make_cluster_monitor(self, say: Say = lambda _: None) -> ClusterMonitor:
+        return ClusterMonitor(gcs_address(), settings.load().cluster_patience_s, say)
 
     def _auxiliary_resources(self, needs: WorkerResources) -> PlacementSpec:
         """The resources of one process beside the workers, which may be placed on any node."""
