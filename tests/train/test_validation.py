@@ -204,6 +204,7 @@ def test_what_cannot_be_sent_or_has_no_gpu_is_refused_before_any_process_starts(
 
 
 SCRIPT = f"""{HEAD}
+import time
 from paceline.train import ValidationConfig, ValidationTaskConfig
 
 at, num_workers = sys.argv[1], int(sys.argv[2])
@@ -214,6 +215,7 @@ def function(config):
     if train.get_checkpoint() is None:
         train.report({{"i": 1}}, checkpoint=Checkpoint.from_dict({{"i": 1}}), validation=True)
         train.report({{"i": 2}}, checkpoint=Checkpoint.from_dict({{"i": 2}}), validation=True)
+        Path("both").touch()
     if at == "while training" and not os.path.exists("again"):
         signal.pause()
     return "returned"
@@ -224,6 +226,8 @@ def validate(checkpoint, driver):
         file.write(f"{{i}} ")
     if not os.path.exists("again"):
         if at in ("while training", "after training"):
+            while not os.path.exists("both"):  # Otherwise the driver may die before the second checkpoint.
+                time.sleep(0.01)
             os.kill(driver, signal.SIGKILL)
         signal.pause()
     return {{"ten": 10 * i}}
